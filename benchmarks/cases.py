@@ -1,0 +1,137 @@
+"""The calls that are compared: this package, XLA's own and a plain copy, compiled and checked."""
+
+import functools
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from shapes import Case
+from timing import Call
+
+import jax_softmax
+
+OURS = "jax_softmax"
+Function = Callable[..., Any]
+NATIVE = {"gpu": "cuda", "cpu": "cpu"}
+
+# How far a result may be from jax.nn in float32, relative to the largest value. Loose on purpose:
+# it keeps garbage from being timed; accuracy is the tests' affair.
+TOLERANCE = {"bfloat16": 5e-2, "float16": 1e-2, "float32": 1e-3}
+
+
+class Comparison(NamedTuple):
+    """What to time for one case, compiled."""
+
+    calls: dict[str, Call]
+    # Bytes that each pull-back keeps from its forward pass.
+    residual_bytes: dict[str, int]
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def random_normal(size: int, dtype: str) -> jax.Array:
+    """Draws in float32 and rounds: a 16-bit draw takes few distinct values."""
+    return jax.random.normal(jax.random.key(0), (size,), jnp.float32).astype(dtype)
+
+
+@functools.lru_cache(maxsize=1)
+def _copy_of(size: int) -> Call:
+    x = random_normal(size // 4, "float32")
+    return functools.partial(jax.jit(jnp.negative).lower(x).compile(), x)
+
+
+def copy_call(size: int) -> Call:
+    """The yardstick: reads `size` bytes of float32 and writes as many.
+
+    The size is rounded up by less than half a percent, so that row lengths which do not divide
+    the operand evenly share one compiled copy.
+    """
+    unit = max(4, 2 ** (size.bit_length() - 9))
+    return _copy_of(-(-size // unit) * unit)
+
+
+def _backward_formula(op: str, axis: int, y: jax.Array, g: jax.Array) -> jax.Array:
+    if op == "softmax":
+        return y * (g - jnp.sum(y * g, axis, keepdims=True))
+    return g - jnp.exp(y) * jnp.sum(g, axis, keepdims=True)
+
+
+# Functions of few shapes, so that a sweep compiles them once for several cases.
+@functools.partial(jax.jit, static_argnums=(0, 1, 2))
+def _expected(op: str, axis: int, direction: str, sample: jax.Array) -> jax.Array:
+    y, pull_back = jax.vjp(functools.partial(getattr(jax.nn, op), axis=axis), sample)
+    return y if direction == "forward" else pull_back(sample)[0]
+
+
+@functools.partial(jax.jit, static_argnums=1)
+def _head(x: jax.Array, rows: int) -> jax.Array:
+    return x[:rows].astype(jnp.float32)
+
+
+@jax.jit
+def _distance(got: jax.Array, want: jax.Array, whole: jax.Array) -> jax.Array:
+    distance = jnp.max(jnp.abs(got - want)) / jnp.max(jnp.abs(want))
+    return jnp.where(jnp.isfinite(whole).all(), distance, jnp.inf)
+
+
+def _check(op: str, axis: int, direction: str, x: jax.Array, result: jax.Array) -> None:
+    """Raises if the first rows are far from jax.nn in float32, or any value is not finite."""
+    rows = 64 if x.ndim == 2 else 1
+    want = _expected(op, axis, direction, _head(x, rows))
+    distance = float(_distance(_head(result, rows), want, result))
+    if not distance <= TOLERANCE[str(x.dtype)]:
+        raise ValueError(f"differs from jax.nn by {distance:.2g} of the largest value: not timed")
+
+
+def _compile(lowered: Mapping[str, jax.stages.Lowered]) -> dict[str, jax.stages.Compiled]:
+    """Compiles side by side: most of a sweep's time is compilation."""
+    with ThreadPoolExecutor() as pool:
+        compiled = pool.map(lambda program: program.compile(), lowered.values())
+        return dict(zip(lowered, compiled, strict=True))
+
+
+def _forward(functions: Mapping[str, Function], x: jax.Array) -> Comparison:
+    compiled = _compile({name: jax.jit(f).lower(x) for name, f in functions.items()})
+    return Comparison({name: functools.partial(f, x) for name, f in compiled.items()}, {})
+
+
+def _backward(functions: Mapping[str, Function], formula: Function, x: jax.Array) -> Comparison:
+    """Pull-backs alone. One is a pytree whose leaves are its residuals, so it may enter jit."""
+    lowered = {"formula": jax.jit(formula).lower(x, x)}
+    for name, f in functions.items():
+        forward = jax.jit(functools.partial(jax.vjp, f)).trace(x)
+        _, vjp = forward.out_info
+        lowered[f"{name} forward"] = forward.lower()
+        lowered[f"{name} backward"] = jax.jit(lambda vjp, g: vjp(g)[0]).lower(vjp, x)
+    compiled = _compile(lowered)
+
+    y, ours = compiled[f"{OURS} forward"](x)
+    _, theirs = compiled["xla forward"](x)
+    calls = {
+        OURS: functools.partial(compiled[f"{OURS} backward"], ours, x),
+        "xla": functools.partial(compiled["formula"], y, x),
+        "xla_vjp": functools.partial(compiled["xla backward"], theirs, x),
+    }
+    residual_bytes = {
+        name: sum(leaf.nbytes for leaf in jax.tree.leaves(vjp))
+        for name, vjp in ((OURS, ours), ("xla_vjp", theirs))
+    }
+    return Comparison(calls, residual_bytes)
+
+
+def compare(op: str, case: Case, direction: str, x: jax.Array, platform: str) -> Comparison:
+    """Compiles what is to be timed on `x`, which is also the cotangent, and checks our result."""
+    ours = functools.partial(getattr(jax_softmax, op), implementation=NATIVE[platform])
+    functions = {
+        OURS: functools.partial(ours, axis=case.axis),
+        "xla": functools.partial(getattr(jax.nn, op), axis=case.axis),
+    }
+    if direction == "forward":
+        comparison = _forward(functions, x)
+    else:
+        formula = functools.partial(_backward_formula, op, case.axis)
+        comparison = _backward(functions, formula, x)
+    _check(op, case.axis, direction, x, comparison.calls[OURS]())
+    comparison.calls["copy"] = copy_call(x.nbytes)
+    return comparison

@@ -1,0 +1,57 @@
+"""The shapes that benchmarks time and tests draw from. Imports nothing but the standard library."""
+
+import math
+from typing import NamedTuple
+
+# Row lengths: powers of two, around which strategies change; 1000 and 50257 for what does not
+# divide evenly; the vocabularies of GPT-2 (50257), Llama 3 (128256) and Qwen 2.5 (151936).
+COLUMNS = (
+    *(16, 64, 128, 256, 512, 1000, 1024, 2048, 4096, 8192, 16384, 32768),
+    *(50257, 65536, 128256, 151936, 262144),
+)
+
+# The size of an element in bytes, by dtype name.
+DTYPES = {"bfloat16": 2, "float16": 2, "float32": 4}
+
+# 512 MiB on a GPU, several times any L2 cache; on a CPU, what two cores time in seconds.
+GPU_BYTES = 2**29
+CPU_ELEMENTS = 2**24
+
+
+class Case(NamedTuple):
+    """An operand's shape and the axis that is normalised."""
+
+    shape: tuple[int, ...]
+    axis: int = -1
+
+    @property
+    def elements(self) -> int:
+        return math.prod(self.shape)
+
+
+# Few rows, where launch and latency count; then an axis that is not the last one.
+OTHER_SHAPES = (
+    Case((1, 128256)),
+    Case((8, 128256)),
+    Case((64, 128256)),
+    Case((256, 128256)),
+    Case((32, 10)),
+    Case((128, 1000)),
+    Case((32, 21, 512, 512), axis=1),
+    Case((64, 1024, 1024), axis=1),
+)
+
+
+def default_elements(platform: str, dtype: str) -> int:
+    """How many elements an operand has on `platform` ("gpu" or "cpu") unless the caller says."""
+    return GPU_BYTES // DTYPES[dtype] if platform == "gpu" else CPU_ELEMENTS
+
+
+def column_cases(elements: int, columns: tuple[int, ...] = COLUMNS) -> list[Case]:
+    """Matrices of about `elements` elements, one for each row length."""
+    return [Case((max(1, elements // cols), cols)) for cols in columns]
+
+
+def ideal_bytes(direction: str, elements: int, dtype: str) -> int:
+    """Bytes that must move: forward reads x and writes y, backward reads y and g and writes dx."""
+    return {"forward": 2, "backward": 3}[direction] * elements * DTYPES[dtype]

@@ -1,0 +1,67 @@
+"""Time on the device of one call: kernel time through CUPTI on a GPU, the wall clock on a CPU."""
+
+import functools
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+
+# A jitted or compiled function and its arguments, all on the device.
+Call = functools.partial[Any]
+
+
+class Timing(NamedTuple):
+    """One run of a call, or the median of several."""
+
+    microseconds: float
+    # Names in order of launch; None where no kernels are seen (the wall clock).
+    kernels: tuple[str, ...] | None
+
+
+def kernel_time(call: Call, iterations: int) -> list[Timing]:
+    """Sums the time of every kernel of each run. Copies by the copy engine are not seen.
+
+    Each measurement makes one warm-up run before the ones it reports.
+    """
+    from jax.experimental.mosaic.gpu import profiler  # needs jaxlib's CUDA plugin
+
+    # With a single iteration `measure` returns a list that is one level shallower.
+    measured = profiler.measure(call.func, aggregate=False, iterations=max(2, iterations))
+    _, runs = measured(*call.args)
+    if runs is None:
+        raise RuntimeError("CUPTI saw no kernel in this call")
+    return [
+        Timing(1e3 * sum(milliseconds for _, milliseconds in run), tuple(name for name, _ in run))
+        for run in runs
+    ]
+
+
+def wall_time(call: Call, iterations: int) -> list[Timing]:
+    """Times each run from its dispatch until its result is ready, after one warm-up run."""
+
+    def run() -> Timing:
+        start = time.perf_counter()
+        jax.block_until_ready(call())
+        return Timing(1e6 * (time.perf_counter() - start), None)
+
+    run()
+    return [run() for _ in range(iterations)]
+
+
+TIMERS: dict[str, Callable[[Call, int], list[Timing]]] = {"gpu": kernel_time, "cpu": wall_time}
+
+
+def time_calls(
+    calls: Mapping[str, Call], platform: str, rounds: int, iterations: int
+) -> dict[str, Timing]:
+    """Times `calls` in turn, `rounds` times over, so that drift of the clocks meets all alike."""
+    runs: dict[str, list[Timing]] = {name: [] for name in calls}
+    for _ in range(rounds):
+        for name, call in calls.items():
+            runs[name] += TIMERS[platform](call, iterations)
+    return {
+        name: Timing(statistics.median(run.microseconds for run in timed), timed[-1].kernels)
+        for name, timed in runs.items()
+    }

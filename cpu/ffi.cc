@@ -1,0 +1,70 @@
+// The XLA FFI handlers on the CPU: decode, check, plan, run over the thread pool.
+#include "../cuda/ffi.h"
+
+#include <array>
+#include <atomic>
+#include <string>
+
+#include "../cuda/decode.h"
+#include "kernels.h"
+#include "parallel.h"
+
+namespace jax_softmax {
+
+namespace {
+
+std::atomic<int64_t> handler_calls{0};
+
+ffi::Error Run(OpKind op, ffi::ThreadPool pool, ffi::RemainingArgs args,
+               ffi::Result<ffi::AnyBuffer> out, int64_t axis, int64_t logical_axis,
+               std::string_view strategy) {
+  handler_calls.fetch_add(1, std::memory_order_relaxed);
+  const ffi::ErrorOr<Operands> operands = Decode(op, args, out, axis, logical_axis);
+  if (operands.has_error()) return operands.error();
+  const Problem& problem = operands->problem;
+  if (problem.rows.Elements() == 0) return ffi::Error::Success();
+
+  const std::optional<cpu::Strategy> requested = cpu::StrategyNamed(strategy);
+  if (!requested) return Invalid(op, "no strategy is called '" + std::string(strategy) + "'");
+  const cpu::Plan plan = cpu::ChoosePlan(problem, *requested);
+  if (plan.refusal != nullptr) {
+    return Invalid(op, "strategy '" + std::string(strategy) + "' cannot run this: " + plan.refusal);
+  }
+
+  const cpu::Kernel kernel = cpu::Kernels().find(op, problem.dtype, plan.strategy);
+  const int64_t count = problem.rows.Count();
+  cpu::ParallelFor(pool, plan.chunks, [&](int64_t chunk) {
+    const int64_t begin = chunk * plan.rows_per_chunk;
+    kernel(operands->inputs, operands->output, problem.rows, begin,
+           std::min(begin + plan.rows_per_chunk, count));
+  });
+  return ffi::Error::Success();
+}
+
+template <OpKind kOp>
+XLA_FFI_Error* Handle(XLA_FFI_CallFrame* frame) {
+  static const auto handler = ffi::Ffi::Bind()
+                                  .Ctx<ffi::ThreadPool>()
+                                  .RemainingArgs()
+                                  .Ret<ffi::AnyBuffer>()
+                                  .Attr<int64_t>("axis")
+                                  .Attr<int64_t>("logical_axis")
+                                  .Attr<std::string_view>("strategy")
+                                  .To([](auto... args) { return Run(kOp, args...); });
+  return handler->Call(frame);
+}
+
+}  // namespace
+
+std::span<const NamedHandler> Handlers() {
+  static constexpr std::array handlers = {
+#define JS_HANDLER(name, Op, inputs) NamedHandler{#name, Handle<OpKind::k##Op>},
+      JS_FOR_EACH_OP(JS_HANDLER)
+#undef JS_HANDLER
+  };
+  return handlers;
+}
+
+int64_t HandlerCalls() { return handler_calls.load(std::memory_order_relaxed); }
+
+}  // namespace jax_softmax

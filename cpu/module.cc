@@ -1,0 +1,73 @@
+// The Python module `_cpu`: the CPU handlers, and the plans of every device.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include "../cuda/python.h"
+#include "kernels.h"
+#include "plan.h"
+
+namespace jax_softmax {
+
+namespace {
+
+nb::dict CudaPlan(const std::string& op, const std::vector<int64_t>& shape, int64_t axis,
+                  const std::string& dtype, const std::string& strategy, const nb::dict& limits) {
+  const Problem problem = ProblemOf(op, shape, axis, dtype);
+  const Plan plan = CheckedPlan(problem, DeviceFrom(limits), strategy);
+  nb::dict facts;
+  facts["strategy"] = std::string(kStrategyNames[static_cast<int>(plan.strategy)]);
+  facts["threads"] = plan.threads;
+  facts["blocks"] = plan.blocks;
+  facts["lanes_per_row"] = plan.lanes_per_row;
+  facts["rows_per_block"] = plan.rows_per_block;
+  facts["vector_bytes"] = plan.vector * SizeOf(problem.dtype);
+  facts["shared_bytes"] = plan.shared_bytes;
+  facts["bytes_moved"] = plan.bytes_moved;
+  return facts;
+}
+
+nb::dict CpuPlan(const std::string& op, const std::vector<int64_t>& shape, int64_t axis,
+                 const std::string& dtype, const std::string& strategy) {
+  const Problem problem = ProblemOf(op, shape, axis, dtype);
+  const std::optional<cpu::Strategy> requested = cpu::StrategyNamed(strategy);
+  if (!requested) ThrowUnknownStrategy(strategy, Listed(cpu::kStrategyNames));
+  const cpu::Plan plan = cpu::ChoosePlan(problem, *requested);
+  if (plan.refusal != nullptr) ThrowRefusal(strategy, plan.refusal);
+  const bool along_row = plan.strategy == cpu::Strategy::kRow;
+  nb::dict facts;
+  facts["strategy"] = std::string(cpu::kStrategyNames[static_cast<int>(plan.strategy)]);
+  facts["threads"] = 1;
+  facts["blocks"] = plan.chunks;
+  facts["lanes_per_row"] =
+      along_row ? cpu::Kernels().vector_bytes / ComputeBytes(problem.dtype) : 1;
+  facts["rows_per_block"] = plan.rows_per_chunk;
+  facts["vector_bytes"] =
+      cpu::Kernels().vector_bytes / ComputeBytes(problem.dtype) * SizeOf(problem.dtype);
+  facts["shared_bytes"] = 0;
+  facts["bytes_moved"] = plan.bytes_moved;
+  return facts;
+}
+
+nb::dict LimitsOf(const std::string& name) {
+  std::vector<std::string_view> names = {"cpu"};
+  for (const KnownDevice& known : kKnownDevices) {
+    if (known.name == name) return ToDict(known.device);
+    names.push_back(known.name);
+  }
+  throw nb::value_error(("device '" + name + "' is unknown: use " + Listed(names)).c_str());
+}
+
+}  // namespace
+
+NB_MODULE(_cpu, m) {
+  BindHandlers(m);
+  m.def("describe", [] { return std::string(cpu::Kernels().isa); });
+  m.def("cuda_plan", &CudaPlan, nb::arg("op"), nb::arg("shape"), nb::arg("axis"),
+        nb::arg("dtype"), nb::arg("strategy"), nb::arg("limits"));
+  m.def("cpu_plan", &CpuPlan, nb::arg("op"), nb::arg("shape"), nb::arg("axis"), nb::arg("dtype"),
+        nb::arg("strategy"));
+  m.def("known_device", &LimitsOf, nb::arg("name"), "The limits of a GPU by name.");
+}
+
+}  // namespace jax_softmax

@@ -1,0 +1,83 @@
+// What both FFI handlers do first: turn XLA's buffers and attributes into a Problem, or say what
+// is wrong with them.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "plan.h"
+#include "xla/ffi/api/ffi.h"
+
+namespace jax_softmax {
+
+namespace ffi = ::xla::ffi;
+
+constexpr std::optional<DataType> DataTypeOf(ffi::DataType type) {
+  switch (type) {
+    case ffi::DataType::F32:
+      return DataType::kF32;
+    case ffi::DataType::F64:
+      return DataType::kF64;
+    case ffi::DataType::F16:
+      return DataType::kF16;
+    case ffi::DataType::BF16:
+      return DataType::kBF16;
+    default:
+      return std::nullopt;
+  }
+}
+
+inline std::string NameOf(OpKind op) { return std::string(kOps[static_cast<int>(op)].name); }
+
+inline ffi::Error Invalid(OpKind op, const std::string& what) {
+  return ffi::Error::InvalidArgument("jax_softmax." + NameOf(op) + ": " + what);
+}
+
+// What a handler was called with.
+struct Operands {
+  const void* inputs[kMaxInputs];
+  void* output;
+  Problem problem;
+};
+
+// `axis` and `logical_axis` as in RowsOf. Inputs and output must agree in shape and dtype.
+inline ffi::ErrorOr<Operands> Decode(OpKind op, ffi::RemainingArgs args, ffi::Result<ffi::AnyBuffer> out,
+                                     int64_t axis, int64_t logical_axis) {
+  const int inputs = kOps[static_cast<int>(op)].inputs;
+  if (static_cast<int>(args.size()) != inputs) {
+    return ffi::Unexpected(Invalid(op, "wants " + std::to_string(inputs) + " operands, got " +
+                                           std::to_string(args.size())));
+  }
+  const ffi::AnyBuffer::Dimensions dims = out->dimensions();
+  const int64_t rank = static_cast<int64_t>(dims.size());
+  if (axis < 0 || axis >= rank || logical_axis < 0 || logical_axis >= rank) {
+    return ffi::Unexpected(Invalid(op, "axis " + std::to_string(axis) + " (logical " +
+                                           std::to_string(logical_axis) + ") is not one of " +
+                                           std::to_string(rank) + " dimensions"));
+  }
+  const std::optional<DataType> dtype = DataTypeOf(out->element_type());
+  if (!dtype) return ffi::Unexpected(Invalid(op, "wants float32, float64, float16 or bfloat16"));
+
+  Operands operands{};
+  operands.output = out->untyped_data();
+  uintptr_t addresses = reinterpret_cast<uintptr_t>(operands.output);
+  for (int i = 0; i < inputs; ++i) {
+    const auto arg = args.get<ffi::AnyBuffer>(i);
+    if (arg.has_error()) return ffi::Unexpected(arg.error());
+    if (arg->element_type() != out->element_type() || arg->dimensions() != dims) {
+      return ffi::Unexpected(Invalid(op, "operand " + std::to_string(i) +
+                                             " differs from the result in shape or dtype"));
+    }
+    operands.inputs[i] = arg->untyped_data();
+    addresses |= reinterpret_cast<uintptr_t>(operands.inputs[i]);
+  }
+  // The lowest set bit of all addresses is what every one of them is a multiple of.
+  const uintptr_t alignment = (addresses | kVectorBytes) & -(addresses | kVectorBytes);
+  operands.problem = {op, inputs, *dtype,
+                      RowsOf(std::span<const int64_t>(dims.begin(), dims.size()), logical_axis, axis),
+                      static_cast<int>(alignment)};
+  return operands;
+}
+
+}  // namespace jax_softmax

@@ -1,0 +1,80 @@
+// The XLA FFI handlers: decode, check, plan, launch.
+#include "ffi.h"
+
+#include <array>
+#include <atomic>
+#include <string>
+
+#include "decode.h"
+#include "device.h"
+#include "launch.h"
+
+namespace jax_softmax {
+
+namespace {
+
+std::atomic<int64_t> handler_calls{0};
+
+ffi::Error Failed(OpKind op, const char* doing, cudaError_t status) {
+  return ffi::Error::Internal("jax_softmax." + NameOf(op) + ": " + doing + ": " +
+                              cudaGetErrorString(status));
+}
+
+ffi::Error Run(OpKind op, cudaStream_t stream, int32_t ordinal, ffi::RemainingArgs args,
+               ffi::Result<ffi::AnyBuffer> out, int64_t axis, int64_t logical_axis,
+               std::string_view strategy) {
+  handler_calls.fetch_add(1, std::memory_order_relaxed);
+  const ffi::ErrorOr<Operands> operands = Decode(op, args, out, axis, logical_axis);
+  if (operands.has_error()) return operands.error();
+  if (operands->problem.rows.Elements() == 0) return ffi::Error::Success();
+
+  const std::optional<Strategy> requested = StrategyNamed(strategy);
+  if (!requested) return Invalid(op, "no strategy is called '" + std::string(strategy) + "'");
+  Device device;
+  cudaError_t status = QueryDevice(ordinal, &device);
+  if (status != cudaSuccess) return Failed(op, "asking for the device's limits", status);
+  const Plan plan = ChoosePlan(operands->problem, device, *requested);
+  if (plan.refusal != nullptr) {
+    return Invalid(op, "strategy '" + std::string(strategy) + "' cannot run this: " + plan.refusal);
+  }
+
+  const Call call{{operands->inputs[0], operands->inputs[1]}, operands->output, operands->problem,
+                  plan};
+  status = Launch(call, stream);
+  return status == cudaSuccess ? ffi::Error::Success() : Failed(op, "launching", status);
+}
+
+auto Binding() {
+  return ffi::Ffi::Bind()
+      .Ctx<ffi::PlatformStream<cudaStream_t>>()
+      .Ctx<ffi::DeviceOrdinal>()
+      .RemainingArgs()
+      .Ret<ffi::AnyBuffer>()
+      .Attr<int64_t>("axis")
+      .Attr<int64_t>("logical_axis")
+      .Attr<std::string_view>("strategy");
+}
+
+template <OpKind kOp>
+XLA_FFI_Error* Handle(XLA_FFI_CallFrame* frame) {
+  // Nothing here allocates on the device or synchronises, so XLA may record it in a CUDA graph.
+  static const auto handler =
+      Binding().To([](auto... args) { return Run(kOp, args...); },
+                   {ffi::Traits::kCmdBufferCompatible});
+  return handler->Call(frame);
+}
+
+}  // namespace
+
+std::span<const NamedHandler> Handlers() {
+  static constexpr std::array handlers = {
+#define JS_HANDLER(name, Op, inputs) NamedHandler{#name, Handle<OpKind::k##Op>},
+      JS_FOR_EACH_OP(JS_HANDLER)
+#undef JS_HANDLER
+  };
+  return handlers;
+}
+
+int64_t HandlerCalls() { return handler_calls.load(std::memory_order_relaxed); }
+
+}  // namespace jax_softmax

@@ -1,0 +1,83 @@
+// From plan to kernel: the only place where run time becomes compile time, and the only launch.
+#pragma once
+
+#include <type_traits>
+
+#include "launch.h"
+#include "math.cuh"
+#include "strategies/block.cuh"
+#include "strategies/strided.cuh"
+#include "strategies/stream.cuh"
+#include "strategies/warp.cuh"
+
+namespace jax_softmax::JS_ISA {
+
+// Calls f with the one of kValues that equals `value`; no match is an error, never a no-op.
+template <int... kValues, typename F>
+cudaError_t WithConstant(int value, F f) {
+  cudaError_t status = cudaErrorInvalidValue;
+  (void)((value == kValues && (status = f(std::integral_constant<int, kValues>{}), true)) || ...);
+  return status;
+}
+
+template <typename... Args>
+cudaError_t LaunchKernel(void (*kernel)(Args...), const Plan& plan, cudaStream_t stream,
+                         int* resident, Args... args) {
+  constexpr int kSharedWithoutAsking = 48 * 1024;
+  if (plan.shared_bytes > kSharedWithoutAsking) {
+    const cudaError_t status = cudaFuncSetAttribute(
+        kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, plan.shared_bytes);
+    if (status != cudaSuccess) return status;
+  }
+  if (resident != nullptr) {
+    return cudaOccupancyMaxActiveBlocksPerMultiprocessor(resident, kernel, plan.threads,
+                                                         plan.shared_bytes);
+  }
+  cudaLaunchConfig_t config = {};
+  config.gridDim = static_cast<unsigned>(plan.blocks);
+  config.blockDim = static_cast<unsigned>(plan.threads);
+  config.dynamicSmemBytes = plan.shared_bytes;
+  config.stream = stream;
+  return cudaLaunchKernelEx(&config, kernel, args...);
+}
+
+// Runs the planned kernel, or with `resident` counts its resident blocks.
+template <template <typename> class OpOf, typename Io>
+cudaError_t RunAs(const Call& call, cudaStream_t stream, int* resident) {
+  using Op = OpOf<MathFor<Io>>;
+  using Load = DirectLoad<Op, Io>;
+  using Store = DirectStore<Op, Io>;
+  constexpr int kFullVector = kVectorBytes / sizeof(Io);
+  const Plan& plan = call.plan;
+  const Rows& rows = call.problem.rows;
+  const Op op{};
+  Load load;
+  for (int i = 0; i < Op::kInputs; ++i) load.source[i] = static_cast<const Io*>(call.inputs[i]);
+  const Store store{static_cast<Io*>(call.output)};
+  const auto launch = [&](auto kernel, auto... more) {
+    return LaunchKernel(kernel, plan, stream, resident, op, load, store, rows, more...);
+  };
+
+  if (plan.strategy == Strategy::kStrided) return launch(StridedKernel<Op, Load, Store>);
+  return WithConstant<1, kFullVector>(plan.vector, [&](auto vector) {
+    switch (plan.strategy) {
+      case Strategy::kWarp:
+        return WithConstant<1, 2, 4, kMaxPacksPerLane>(plan.packs_per_lane, [&](auto packs) {
+          constexpr int kRowBytes = vector * packs * sizeof(typename Op::T);
+          if constexpr (kRowBytes <= kMaxRowBytesPerLane) {
+            return launch(WarpKernel<Op, Load, Store, vector, packs>, plan.lanes_per_row);
+          } else {
+            return cudaErrorInvalidValue;
+          }
+        });
+      case Strategy::kBlock:
+        return launch(BlockKernel<Op, Load, Store, vector>);
+      case Strategy::kStream:
+        return launch(StreamKernel<Op, Load, Store, vector>);
+      default:
+        return cudaErrorInvalidValue;
+    }
+  });
+}
+
+}  // namespace jax_softmax::JS_ISA

@@ -1,0 +1,24 @@
+// What a handler needs to start a kernel: no device code, no template arguments.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include "plan.h"
+
+namespace jax_softmax {
+
+struct Call {
+  const void* inputs[kMaxInputs];
+  void* output;
+  Problem problem;
+  Plan plan;
+};
+
+// Starts the planned kernel on `stream`; returns what CUDA said, cudaErrorInvalidValue for a plan
+// that no kernel was compiled for. Neither allocates nor synchronises.
+cudaError_t Launch(const Call& call, cudaStream_t stream);
+
+// Blocks of the planned kernel that fit on a multiprocessor, as CUDA counts them.
+cudaError_t MeasureResidentBlocks(const Call& call, int* blocks);
+
+}  // namespace jax_softmax

@@ -1,0 +1,35 @@
+// The list of ops: name of the primitive, struct, number of inputs. The build reads it too.
+#pragma once
+
+#include <array>
+#include <string_view>
+
+// clang-format off
+#define JS_FOR_EACH_OP(JS_OP) \
+  JS_OP(softmax, Softmax, 1) \
+  JS_OP(softmax_tangent, SoftmaxTangent, 2) \
+  JS_OP(log_softmax, LogSoftmax, 1) \
+  JS_OP(log_softmax_tangent, LogSoftmaxTangent, 2) \
+  JS_OP(log_softmax_cotangent, LogSoftmaxCotangent, 2)
+// clang-format on
+
+namespace jax_softmax {
+
+enum class OpKind {
+#define JS_KIND(name, Op, inputs) k##Op,
+  JS_FOR_EACH_OP(JS_KIND)
+#undef JS_KIND
+};
+
+struct OpFacts {
+  std::string_view name;
+  OpKind kind;
+  int inputs;
+};
+inline constexpr std::array kOps = {
+#define JS_FACTS(name, Op, inputs) OpFacts{#name, OpKind::k##Op, inputs},
+    JS_FOR_EACH_OP(JS_FACTS)
+#undef JS_FACTS
+};
+
+}  // namespace jax_softmax

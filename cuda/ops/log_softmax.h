@@ -1,0 +1,46 @@
+// y = x - max - log(sum(exp(x - max)))
+#pragma once
+
+#include "../stats.h"
+
+namespace jax_softmax::JS_ISA {
+
+template <typename M>
+struct LogSoftmax {
+  using T = typename M::T;
+  using First = Max<M>;
+  using Second = ExponentialSum<M>;
+  static constexpr int kInputs = 1;
+  static constexpr int kSweeps = 2;
+
+  JS_HD static T Absent(int) { return First{}.value; }
+
+  JS_HD T FirstTerm(Element<T, 1> e) const { return e[0]; }
+  // In a row of -inf so far, shift by zero: -inf - -inf would be NaN.
+  JS_HD T Pivot(First max) const { return max.value == First{}.value ? T{} : max.value; }
+  JS_HD typename Second::Term SecondTerm(Element<T, 1> e, T pivot) const {
+    const T term = M::ExpOfDifference(e[0], pivot);
+    const auto is_max = e[0] == pivot;
+    // A maximum's term is 1, or NaN where the maximum is +inf.
+    return {is_max ? T{} : term, is_max ? term : T{}};
+  }
+  JS_HD void Rescale(Second& sum, First from, First to) const {
+    const auto unmoved = from.value == to.value;
+    const auto empty = from.value == First{}.value;
+    const T factor = M::ExpOfDifference(from.value, to.value);
+    sum.below.Scale(unmoved || empty ? T{} + 1 : factor);
+    // Terms that were maxima are ordinary terms under a larger maximum.
+    typename Sum<M>::template Terms<1> demoted;
+    demoted.Set(0, unmoved || empty ? T{} : sum.ties * factor);
+    sum.below.Add(demoted);
+    sum.ties = unmoved ? sum.ties : T{};
+  }
+
+  struct Row {
+    T pivot, log_sum;
+  };
+  JS_HD Row Close(First max, Second sum) const { return {Pivot(max), sum.Log()}; }
+  JS_HD T Finish(Element<T, 1> e, Row row) const { return (e[0] - row.pivot) - row.log_sum; }
+};
+
+}  // namespace jax_softmax::JS_ISA

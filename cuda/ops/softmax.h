@@ -1,0 +1,39 @@
+// y = exp(x - max) / sum(exp(x - max))
+#pragma once
+
+#include "../stats.h"
+
+namespace jax_softmax::JS_ISA {
+
+template <typename M>
+struct Softmax {
+  using T = typename M::T;
+  using First = Max<M>;
+  using Second = Sum<M>;
+  static constexpr int kInputs = 1;
+  static constexpr int kSweeps = 2;
+
+  JS_HD static T Absent(int) { return First{}.value; }
+
+  JS_HD T FirstTerm(Element<T, 1> e) const { return e[0]; }
+  // In a row of -inf so far, shift by zero: -inf - -inf would be NaN.
+  JS_HD T Pivot(First max) const { return max.value == First{}.value ? T{} : max.value; }
+  JS_HD T SecondTerm(Element<T, 1> e, T pivot) const { return M::ExpOfDifference(e[0], pivot); }
+  JS_HD void Rescale(Second& sum, First from, First to) const {
+    // A part that is all -inf holds no finite term, and its pivot is not its maximum.
+    const T factor = M::ExpOfDifference(from.value, to.value);
+    sum.Scale(from.value == First{}.value ? T{} + 1 : factor);
+  }
+
+  struct Row {
+    T pivot, factor;
+  };
+  JS_HD Row Close(First max, Second sum) const { return {Pivot(max), 1 / sum.Value()}; }
+  JS_HD T Finish(Element<T, 1> e, Row row) const {
+    return FinishFromTerm(SecondTerm(e, row.pivot), row);
+  }
+  // The same from the second sweep's term, for strategies that have kept it.
+  JS_HD T FinishFromTerm(T term, Row row) const { return term * row.factor; }
+};
+
+}  // namespace jax_softmax::JS_ISA

@@ -1,0 +1,108 @@
+// What both Python modules share: names to values and back, and the handlers as capsules.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <string>
+#include <vector>
+
+#include "ffi.h"
+#include "plan.h"
+
+namespace jax_softmax {
+
+namespace nb = nanobind;
+
+inline constexpr struct {
+  const char* name;
+  int Device::* field;
+} kDeviceFields[] = {
+    {"multiprocessors", &Device::multiprocessors},
+    {"threads_per_multiprocessor", &Device::threads_per_multiprocessor},
+    {"blocks_per_multiprocessor", &Device::blocks_per_multiprocessor},
+    {"registers_per_multiprocessor", &Device::registers_per_multiprocessor},
+    {"shared_per_multiprocessor", &Device::shared_per_multiprocessor},
+    {"shared_per_block", &Device::shared_per_block},
+    {"shared_reserved", &Device::shared_reserved},
+};
+
+inline nb::dict ToDict(const Device& device) {
+  nb::dict limits;
+  for (const auto& [name, field] : kDeviceFields) limits[name] = device.*field;
+  return limits;
+}
+
+inline Device DeviceFrom(const nb::dict& limits) {
+  Device device{};
+  for (const auto& [name, field] : kDeviceFields) device.*field = nb::cast<int>(limits[name]);
+  return device;
+}
+
+// "a, b, c", for messages that say what there is.
+template <typename Names>
+std::string Listed(const Names& names) {
+  std::string text;
+  for (std::string_view name : names) text += (text.empty() ? "" : ", ") + std::string(name);
+  return text;
+}
+
+inline Problem ProblemOf(const std::string& op, const std::vector<int64_t>& shape, int64_t axis,
+                         const std::string& dtype) {
+  constexpr std::array<std::string_view, 4> kDtypes = {"float32", "float64", "float16",
+                                                       "bfloat16"};
+  Problem problem{};
+  std::vector<std::string_view> ops;
+  bool found = false;
+  for (const OpFacts& facts : kOps) {
+    ops.push_back(facts.name);
+    if (facts.name != op) continue;
+    problem.op = facts.kind;
+    problem.inputs = facts.inputs;
+    found = true;
+  }
+  if (!found) throw nb::value_error(("op '" + op + "' is unknown: use " + Listed(ops)).c_str());
+  const std::optional<DataType> type = Named<DataType>(kDtypes, dtype);
+  if (!type) {
+    throw nb::value_error(("the kernels take " + Listed(kDtypes) + ", not " + dtype).c_str());
+  }
+  problem.dtype = *type;
+  problem.rows = RowsOf(shape, axis, axis);
+  problem.alignment = kVectorBytes;  // what XLA allocates
+  return problem;
+}
+
+[[noreturn]] inline void ThrowUnknownStrategy(const std::string& strategy,
+                                              const std::string& known) {
+  throw nb::value_error(("strategy '" + strategy + "' is unknown: use " + known).c_str());
+}
+
+[[noreturn]] inline void ThrowRefusal(const std::string& strategy, const char* why) {
+  throw nb::value_error(("strategy '" + strategy + "' cannot run this problem: " + why).c_str());
+}
+
+inline Plan CheckedPlan(const Problem& problem, const Device& device,
+                        const std::string& strategy) {
+  const std::optional<Strategy> requested = StrategyNamed(strategy);
+  if (!requested) ThrowUnknownStrategy(strategy, Listed(kStrategyNames));
+  const Plan plan = ChoosePlan(problem, device, *requested);
+  if (plan.refusal != nullptr) ThrowRefusal(strategy, plan.refusal);
+  return plan;
+}
+
+inline void BindHandlers(nb::module_& m) {
+  m.def("ffi_api_version", [] { return nb::make_tuple(XLA_FFI_API_MAJOR, XLA_FFI_API_MINOR); });
+  m.def("handler_calls", &HandlerCalls, "How often any handler has run in this process.");
+  m.def(
+      "handlers",
+      [] {
+        nb::dict capsules;
+        for (const NamedHandler& named : Handlers()) {
+          capsules[nb::str(named.op.data(), named.op.size())] =
+              nb::capsule(reinterpret_cast<void*>(named.handler));
+        }
+        return capsules;
+      },
+      "The FFI handlers by op.");
+}
+
+}  // namespace jax_softmax

@@ -1,0 +1,184 @@
+// What a row is reduced to: statistics that take terms a few at a time and merge with each other.
+//
+// T is a scalar, or on the CPU a vector whose lanes are independent statistics.
+#pragma once
+
+#include <limits>
+
+#include "common.h"
+
+namespace jax_softmax::JS_ISA {
+
+// Sums pairwise: the rounding error grows with log2(kCount), not with kCount.
+template <typename T, int kCount>
+JS_HD T PairwiseSum(const T (&x)[kCount]) {
+  static_assert((kCount & (kCount - 1)) == 0, "pairs need a power of two");
+  T partial[kCount];
+JS_UNROLL
+  for (int i = 0; i < kCount; ++i) partial[i] = x[i];
+JS_UNROLL
+  for (int half = kCount / 2; half > 0; half /= 2) {
+JS_UNROLL
+    for (int i = 0; i < half; ++i) partial[i] += partial[i + half];
+  }
+  return partial[0];
+}
+
+// The maximum. A NaN does not raise it: NaN reaches the result through the second sweep.
+template <typename M>
+struct Max {
+  using T = typename M::T;
+  using Term = T;
+  template <int kCount>
+  struct Terms {
+    T x[kCount];
+    JS_HD void Set(int i, Term term) { x[i] = term; }
+  };
+
+  T value = T{} - std::numeric_limits<typename M::Scalar>::infinity();
+
+  template <int kCount>
+  JS_HD void Add(const Terms<kCount>& terms) {
+JS_UNROLL
+    for (int i = 0; i < kCount; ++i) value = M::Larger(terms.x[i], value);
+  }
+  JS_HD void Merge(const Max& other) { value = M::Larger(other.value, value); }
+};
+
+// A compensated sum. Few terms are added pairwise, then folded in with their rounding error kept,
+// so that a million equal terms cost no more digits than sixteen.
+template <typename M>
+struct Sum {
+  using T = typename M::T;
+  using Term = T;
+  template <int kCount>
+  struct Terms {
+    T x[kCount];
+    JS_HD void Set(int i, Term term) { x[i] = term; }
+  };
+
+  T high = T{};
+  T low = T{};
+
+  template <int kCount>
+  JS_HD void Add(const Terms<kCount>& terms) {
+    Fold(PairwiseSum(terms.x));
+  }
+  JS_HD void Merge(const Sum& other) {
+    Fold(other.high);
+    low += other.low;
+  }
+  JS_HD void Scale(T factor) {
+    high *= factor;
+    low *= factor;
+  }
+  // Where the sum overflowed, the error term is NaN and the sum itself is the answer.
+  JS_HD T Value() const { return low == low ? high + low : high; }
+
+ private:
+  // Knuth's two-term sum: exact for any order of magnitudes.
+  JS_HD void Fold(T x) {
+    const T sum = high + x;
+    const T x_part = sum - high;
+    low += (high - (sum - x_part)) + (x - x_part);
+    high = sum;
+  }
+};
+
+// A sum of exponentials in which the terms that equal 1, the row's maxima, are counted apart:
+// 1 + 2e-9 is 1 in float32, and log-softmax at the maximum is -log1p of the rest.
+template <typename M>
+struct ExponentialSum {
+  using T = typename M::T;
+  struct Term {
+    T below;
+    T tie;
+  };
+  template <int kCount>
+  struct Terms {
+    typename Sum<M>::template Terms<kCount> below;
+    T tie[kCount];
+    JS_HD void Set(int i, Term term) {
+      below.Set(i, term.below);
+      tie[i] = term.tie;
+    }
+  };
+
+  Sum<M> below;
+  T ties = T{};
+
+  template <int kCount>
+  JS_HD void Add(const Terms<kCount>& terms) {
+    below.Add(terms.below);
+    ties += PairwiseSum(terms.tie);
+  }
+  JS_HD void Merge(const ExponentialSum& other) {
+    below.Merge(other.below);
+    ties += other.ties;
+  }
+  // The logarithm of the whole sum.
+  JS_HD T Log() const { return M::Log1p(below.Value() + (ties - 1)); }
+};
+
+// For ops that need one sweep only.
+struct Nothing {
+  JS_HD void Merge(Nothing) {}
+};
+
+// What a part of a row is reduced to.
+template <typename Op>
+struct Partial {
+  typename Op::First first;
+  typename Op::Second second;
+};
+
+// Combines two parts of a row: the same function across lanes, blocks, slices and devices.
+template <typename Op>
+JS_HD void Merge(const Op& op, Partial<Op>& into, const Partial<Op>& other) {
+  if constexpr (Op::kSweeps == 1) {
+    into.first.Merge(other.first);
+  } else {
+    Partial<Op> theirs = other;
+    typename Op::First both = into.first;
+    both.Merge(theirs.first);
+    op.Rescale(into.second, into.first, both);
+    op.Rescale(theirs.second, theirs.first, both);
+    into.first = both;
+    into.second.Merge(theirs.second);
+  }
+}
+
+// The two sweeps over the elements of a few columns.
+template <typename Op, int kCount>
+JS_HD void AddFirst(const Op& op, typename Op::First& into,
+                    const Element<typename Op::T, Op::kInputs> (&e)[kCount]) {
+  typename Op::First::template Terms<kCount> terms;
+JS_UNROLL
+  for (int i = 0; i < kCount; ++i) terms.Set(i, op.FirstTerm(e[i]));
+  into.Add(terms);
+}
+
+template <typename Op, int kCount>
+JS_HD void AddSecond(const Op& op, typename Op::Second& into,
+                     const Element<typename Op::T, Op::kInputs> (&e)[kCount],
+                     typename Op::T pivot) {
+  typename Op::Second::template Terms<kCount> terms;
+JS_UNROLL
+  for (int i = 0; i < kCount; ++i) terms.Set(i, op.SecondTerm(e[i], pivot));
+  into.Add(terms);
+}
+
+// Takes in the elements of a few columns at once, rescaling when `first` moves: the online form,
+// for strategies that cannot keep the row on chip.
+template <typename Op, int kCount>
+JS_HD void AddOnline(const Op& op, Partial<Op>& into,
+                     const Element<typename Op::T, Op::kInputs> (&e)[kCount]) {
+  const typename Op::First before = into.first;
+  AddFirst(op, into.first, e);
+  if constexpr (Op::kSweeps == 2) {
+    op.Rescale(into.second, before, into.first);
+    AddSecond(op, into.second, e, op.Pivot(into.first));
+  }
+}
+
+}  // namespace jax_softmax::JS_ISA

@@ -1,0 +1,51 @@
+// Strategy "warp": a group of 1 to 32 lanes per row, the whole row in registers, read once.
+#pragma once
+
+#include "../operands.cuh"
+#include "../reduce.cuh"
+
+namespace jax_softmax::JS_ISA {
+
+template <typename Op, typename Load, typename Store, int kVector, int kPacks>
+__global__ void __launch_bounds__(kWarpThreads, kWarpBlocks)
+    WarpKernel(Op op, Load load, Store store, Rows rows, int lanes) {
+  using Values = Element<typename Op::T, Op::kInputs>[kVector];
+  const int rows_per_block = blockDim.x / lanes;
+  const int lane = threadIdx.x & (lanes - 1);
+  const int64_t stride = static_cast<int64_t>(gridDim.x) * rows_per_block;
+
+  for (int64_t first_row = static_cast<int64_t>(blockIdx.x) * rows_per_block;
+       first_row < rows.outer; first_row += stride) {
+    // Lanes past the last row stay for the shuffles, with nothing to load.
+    const int64_t row = first_row + threadIdx.x / lanes;
+    const Window<kVector> window(row, row < rows.outer ? rows.columns : 0);
+
+    Values e[kPacks];
+#pragma unroll
+    for (int k = 0; k < kPacks; ++k) load(window, window.Offset(lane + k * lanes), e[k]);
+
+    typename Op::First first;
+#pragma unroll
+    for (int k = 0; k < kPacks; ++k) AddFirst(op, first, e[k]);
+    first = LaneGroupReduce(first, lanes);
+
+    typename Op::Second second;
+    if constexpr (Op::kSweeps == 2) {
+      const auto pivot = op.Pivot(first);
+#pragma unroll
+      for (int k = 0; k < kPacks; ++k) AddSecond(op, second, e[k], pivot);
+      second = LaneGroupReduce(second, lanes);
+    }
+
+    const auto result = op.Close(first, second);
+#pragma unroll
+    for (int k = 0; k < kPacks; ++k) {
+      typename Op::T y[kVector];
+#pragma unroll
+      for (int i = 0; i < kVector; ++i) y[i] = op.Finish(e[k][i], result);
+      if (lane + k * lanes < window.packs) store(window, window.Offset(lane + k * lanes), y);
+    }
+  }
+}
+
+}  // namespace jax_softmax::JS_ISA

@@ -1,0 +1,13 @@
+"""Softmax, log-softmax and their losses as XLA custom calls: a drop-in for `jax.nn`."""
+
+from importlib.metadata import version as _version
+
+from ._losses import (
+    softmax_cross_entropy_with_integer_labels as softmax_cross_entropy_with_integer_labels,
+)
+from ._plan import Plan as Plan
+from ._plan import plan as plan
+from ._softmax import log_softmax as log_softmax
+from ._softmax import softmax as softmax
+
+__version__ = _version("jax-softmax")

@@ -1,0 +1,29 @@
+"""`python -m jax_softmax`: versions, backends, devices, and the plan of a few shapes."""
+
+import platform
+
+import jax
+import jaxlib
+
+import jax_softmax
+
+from . import _native
+
+SHAPES = [(65536, 128), (16384, 1024), (4096, 32000), (4096, 50257), (8, 128256)]
+
+
+def main() -> None:
+    print(f"jax_softmax {jax_softmax.__version__}, Python {platform.python_version()}, ", end="")
+    print(f"jax {jax.__version__}, jaxlib {jaxlib.__version__}")
+    for backend in _native.BACKENDS:
+        loaded = _native.load(backend)
+        state = loaded if isinstance(loaded, str) else f"registered ({loaded.describe()})"
+        print(f"backend {backend}: {state}")
+    for device in jax.devices():
+        print(f"device {device.id}: {device.platform}, {device.device_kind}")
+    for shape in SHAPES:
+        print(f"softmax{shape} bfloat16: {jax_softmax.plan(shape, 'bfloat16')}")
+
+
+if __name__ == "__main__":
+    main()

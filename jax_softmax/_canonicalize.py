@@ -1,0 +1,130 @@
+"""Turns what users write into what primitives take; every user mistake ends here."""
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
+
+from . import _native
+
+Axis = int | Sequence[int] | None
+
+
+def hashable(axis: Axis) -> Axis:
+    """A list of axes as a tuple, since `jit` wants static arguments hashable."""
+    return tuple(axis) if isinstance(axis, list) else axis
+
+
+def floating(x: ArrayLike) -> jax.Array:
+    """`x` as a strongly typed floating or complex array."""
+    if not isinstance(x, jax.Array | np.ndarray | np.generic | int | float | complex):
+        raise TypeError(
+            f"softmax wants an array or a number, got {type(x).__name__}; "
+            "convert it with jax.numpy.asarray"
+        )
+    x = jnp.asarray(x)
+    if x.dtype == jnp.bool_:
+        raise TypeError("softmax does not take a boolean array; convert it with x.astype(float)")
+    if not jnp.issubdtype(x.dtype, jnp.inexact):
+        return x.astype(jnp.float64 if x.dtype.itemsize == 8 else jnp.float32)
+    return jax.lax.convert_element_type(x, x.dtype)  # drops the weak type of a Python number
+
+
+def broadcast_mask(x: jax.Array, where: ArrayLike) -> tuple[jax.Array, jax.Array]:
+    """`x` and the boolean mask at their common shape."""
+    if not isinstance(where, jax.Array | np.ndarray | np.generic | bool):
+        raise TypeError(f"where wants a boolean array, got {type(where).__name__}")
+    where = jnp.asarray(where)
+    if where.dtype != jnp.bool_:
+        raise TypeError(f"where wants a boolean array, got {where.dtype}; write `where != 0`")
+    try:
+        shape = np.broadcast_shapes(x.shape, where.shape)
+    except ValueError:
+        raise ValueError(
+            f"where of shape {where.shape} does not broadcast against x of shape {x.shape}"
+        ) from None
+    return (x if x.shape == shape else jnp.broadcast_to(x, shape)), where
+
+
+def logits_and_labels(logits: ArrayLike, labels: ArrayLike) -> tuple[jax.Array, jax.Array]:
+    """Floating logits [*batch, n] and integer labels [*batch]."""
+    logits, labels = jnp.asarray(logits), jnp.asarray(labels)
+    if not jnp.issubdtype(logits.dtype, jnp.floating):
+        raise TypeError(f"logits want a floating dtype, got {logits.dtype}")
+    if not jnp.issubdtype(labels.dtype, jnp.integer):
+        raise TypeError(f"labels want an integer dtype, got {labels.dtype}")
+    if logits.ndim == 0 or labels.shape != logits.shape[:-1]:
+        raise ValueError(
+            f"labels of shape {labels.shape} do not match logits of shape {logits.shape}: "
+            "labels want the shape of logits without its last axis"
+        )
+    return logits, labels
+
+
+def single_axis(
+    x: jax.Array, axis: Axis
+) -> tuple[jax.Array, int, Callable[[jax.Array], jax.Array]]:
+    """`x` with the softmax axes merged into one, that axis, and the way back."""
+    axes = canonical_axes(axis, x.ndim)
+    if len(axes) == 1:
+        return x, axes[0], lambda y: y
+    if not axes:
+        return x[..., None], x.ndim, lambda y: y[..., 0]
+    together = tuple(range(axes[0], axes[0] + len(axes)))
+    gathered = jnp.moveaxis(x, axes, together)
+    merged_shape = (*gathered.shape[: axes[0]], -1, *gathered.shape[together[-1] + 1 :])
+    if x.size == 0:  # reshape cannot infer -1 beside a zero
+        merged = int(np.prod([gathered.shape[i] for i in together]))
+        merged_shape = tuple(merged if d == -1 else d for d in merged_shape)
+    return (
+        gathered.reshape(merged_shape),
+        axes[0],
+        lambda y: jnp.moveaxis(y.reshape(gathered.shape), together, axes),
+    )
+
+
+def canonical_axes(axis: Axis, ndim: int) -> tuple[int, ...]:
+    """Sorted non-negative axes; None is all of them."""
+    if axis is None:
+        return tuple(range(ndim))
+    try:
+        given = tuple(map(operator.index, axis if isinstance(axis, Sequence) else (axis,)))
+    except TypeError:
+        raise TypeError(f"axis wants an int, a tuple of ints or None, got {axis!r}") from None
+    for a in given:
+        if not -ndim <= a < ndim:
+            raise ValueError(f"axis {a} is out of bounds for array of dimension {ndim}")
+    axes = tuple(sorted(a % ndim for a in given))
+    if len(set(axes)) != len(axes):
+        raise ValueError(f"duplicate value in 'axis': {axis}")
+    return axes
+
+
+def request(implementation: str | None, op: str, x: jax.Array, axis: int) -> dict[str, Any]:
+    """The primitive's parameters for `implementation`, once it is known that it can run.
+
+    `implementation` is None or `"backend"` or `"backend:strategy"`.
+    """
+    if implementation is None:
+        return {"backend": None, "strategy": "auto"}
+    backend, _, strategy = implementation.partition(":")
+    if backend not in ("cuda", "cpu", "xla"):
+        raise ValueError(
+            f"implementation={implementation!r} is unknown: use None, 'cuda', 'cpu' or 'xla', "
+            "or 'cuda:STRATEGY' / 'cpu:STRATEGY'"
+        )
+    if backend == "xla":
+        if strategy:
+            raise ValueError(f"implementation={implementation!r}: 'xla' has no strategies")
+        return {"backend": backend, "strategy": "auto"}
+    reason = _native.why_unavailable(backend, x.dtype)
+    if reason:
+        raise ValueError(f"implementation={implementation!r} is not available: {reason}")
+    strategy = strategy or "auto"
+    if strategy != "auto":
+        _native.check_strategy(backend, op, x.shape, x.dtype, axis, strategy)
+    return {"backend": backend, "strategy": strategy}

@@ -1,0 +1,115 @@
+"""The compiled backends: which are built, whether XLA can load them, and what they plan."""
+
+import functools
+import importlib
+import re
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+# Backend -> (extension module, platform name in XLA's FFI registry, platform name in lowering).
+BACKENDS = {"cpu": ("_cpu", "cpu", "cpu"), "cuda": ("_cuda", "CUDA", "cuda")}
+DTYPES = ("float32", "float64", "float16", "bfloat16")
+
+
+def target(op: str) -> str:
+    """The custom call's name. Its version changes with its meaning or attributes: the persistent
+    compilation cache sees the name, not the shared library behind it."""
+    return f"jax_softmax.{op}.v1"
+
+
+@functools.cache
+def load(backend: str) -> ModuleType | str:
+    """The backend's extension with its handlers registered, or why there is none."""
+    module_name, platform, _ = BACKENDS[backend]
+    try:
+        module = importlib.import_module(f"jax_softmax.{module_name}")
+    except ImportError as error:
+        return f"the {backend} extension was not built or cannot be loaded ({error})"
+    mismatch = _version_mismatch(module.ffi_api_version(), _runtime_ffi_api_version())
+    if mismatch:
+        warnings.warn(f"jax_softmax: {backend} kernels are off: {mismatch}", stacklevel=2)
+        return mismatch
+    for op, handler in module.handlers().items():
+        jax.ffi.register_ffi_target(target(op), handler, platform=platform)
+        jax.ffi.register_ffi_target_as_batch_partitionable(target(op))
+    return module
+
+
+def _runtime_ffi_api_version() -> tuple[int, int]:
+    header = (Path(jax.ffi.include_dir()) / "xla/ffi/api/c_api.h").read_text()
+    major, minor = (
+        re.search(rf"#define XLA_FFI_API_{part} (\d+)", header) for part in ("MAJOR", "MINOR")
+    )
+    assert major and minor
+    return int(major[1]), int(minor[1])
+
+
+def _version_mismatch(built: tuple[int, int], runtime: tuple[int, int]) -> str | None:
+    """Newer handlers than the runtime's would take the whole XLA backend down with them."""
+    if built[0] == runtime[0] and built[1] <= runtime[1]:
+        return None
+    return (
+        f"built with XLA FFI API {built[0]}.{built[1]}, but this jaxlib has "
+        f"{runtime[0]}.{runtime[1]}; rebuild jax-softmax against it or upgrade jaxlib"
+    )
+
+
+def module(backend: str) -> ModuleType | None:
+    loaded = load(backend)
+    return None if isinstance(loaded, str) else loaded
+
+
+def why_unavailable(backend: str, dtype: Any) -> str | None:
+    """Why `backend` cannot run `dtype` here, or None if it can."""
+    loaded = load(backend)
+    if isinstance(loaded, str):
+        return loaded
+    if str(dtype) not in DTYPES:
+        return f"its kernels take {', '.join(DTYPES)}, not {dtype}"
+    if backend == "cuda":
+        try:
+            jax.devices("cuda")
+        except RuntimeError as error:
+            return f"JAX sees no CUDA device ({error})"
+    return None
+
+
+def check_strategy(
+    backend: str, op: str, shape: tuple[int, ...], dtype: Any, axis: int, strategy: str
+) -> None:
+    """Raises ValueError if `strategy` does not exist or cannot run this problem."""
+    device = cuda_device(jax.devices("cuda")[0]) if backend == "cuda" else "cpu"
+    plan(op, shape, dtype, axis, strategy, device)
+
+
+def cuda_device(device: jax.Device) -> Mapping[str, int]:
+    """The limits of an attached GPU that the plan depends on."""
+    cuda = module("cuda")
+    if cuda is None:
+        raise ValueError(str(load("cuda")))
+    return cuda.device(device.local_hardware_id)
+
+
+def plan(
+    op: str,
+    shape: tuple[int, ...],
+    dtype: Any,
+    axis: int,
+    strategy: str,
+    device: str | Mapping[str, int],
+) -> dict[str, Any]:
+    """The plan the C++ handlers would choose; ValueError if the request cannot run."""
+    cpu = module("cpu")
+    if cpu is None:
+        raise ValueError(str(load("cpu")))
+    if device == "cpu":
+        return cpu.cpu_plan(op, shape, axis, str(jnp.dtype(dtype)), strategy)
+    limits = cpu.known_device(device) if isinstance(device, str) else device
+    return cpu.cuda_plan(op, shape, axis, str(np.dtype(dtype)), strategy, limits)

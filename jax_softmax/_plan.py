@@ -1,0 +1,65 @@
+"""`plan`: which kernel, with which geometry, a call would run; computed by the kernels' own code."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from . import _canonicalize, _native
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """How one call is spread over a device."""
+
+    device: str
+    strategy: str
+    threads: int  # per block; on the CPU, rows are handed to XLA's thread pool instead: 1
+    blocks: int  # in the grid; on the CPU, chunks of work
+    lanes_per_row: int  # threads (CPU: SIMD lanes) that share a row
+    rows_per_block: int
+    vector_bytes: int  # per memory access
+    shared_bytes: int  # dynamic shared memory per block
+    bytes_moved: int  # the least a call must read and write
+
+    def __str__(self) -> str:
+        facts = ", ".join(f"{k}={v}" for k, v in dataclasses.asdict(self).items())
+        return f"Plan({facts})"
+
+
+def plan(
+    shape: tuple[int, ...],
+    dtype: Any,
+    axis: int = -1,
+    op: str = "softmax",
+    *,
+    device: str | jax.Device | None = None,
+    strategy: str = "auto",
+) -> Plan:
+    """Returns the plan of `op` over `axis` of an array of `shape` and `dtype`.
+
+    Args:
+      op: the primitive: `"softmax"`, `"log_softmax"`, or one of their derivatives,
+        `"softmax_tangent"`, `"log_softmax_tangent"`, `"log_softmax_cotangent"`.
+      device: `"cpu"`, the name of a known GPU (`"H200"`, `"A100"`, `"GTX 1080"`: none needs to be
+        there), a `jax.Device`, or None for JAX's default device.
+      strategy: `"auto"`, or the name of one to force.
+
+    Raises:
+      ValueError: the op, dtype, device or strategy is unknown, or the strategy cannot run this
+        problem; the message says why.
+    """
+    (row_axis,) = _canonicalize.canonical_axes(axis, len(shape))
+    name, limits = _resolve(device)
+    found = _native.plan(op, tuple(shape), jnp.dtype(dtype), row_axis, strategy, limits)
+    return Plan(device=name, **found)
+
+
+def _resolve(device: str | jax.Device | None) -> tuple[str, Any]:
+    if isinstance(device, str):
+        return device, device
+    device = device or jax.devices()[0]
+    if device.platform == "gpu":
+        return device.device_kind, _native.cuda_device(device)
+    return "cpu", "cpu"

@@ -1,0 +1,148 @@
+"""The primitives: one row op each, along `axis` of an N-D operand, with every JAX rule.
+
+`softmax_p` and `log_softmax_p` have a JVP rule that binds a second primitive, linear in the
+tangent, which has a transpose rule. So forward mode, reverse mode and all their nestings work,
+only the result is saved, and the fused kernel is what runs in either mode.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, xla
+
+from . import _lowering, _reference
+
+# The name of the one residual, for `jax.checkpoint_policies.save_only_these_names`.
+RESIDUAL = "jax_softmax"
+
+
+def _row_primitive(name: str, reference: Callable[..., jax.Array]) -> Primitive:
+    """A primitive that maps operands of one shape and dtype to a result of the same."""
+    primitive = Primitive(name)
+    primitive.def_impl(partial(xla.apply_primitive, primitive))
+    primitive.def_abstract_eval(_abstract_eval)
+    batching.primitive_batchers[primitive] = partial(_batch, primitive)
+    _lowering.register(primitive, reference)
+    return primitive
+
+
+def _abstract_eval(x: Any, *others: Any, axis: int, backend: str | None, strategy: str) -> Any:
+    del backend, strategy
+    assert 0 <= axis < x.ndim
+    assert all(o.shape == x.shape and o.dtype == x.dtype for o in others)
+    # Not ShapedArray(shape, dtype), which would drop the explicit sharding and the varying axes.
+    return x.update(weak_type=False)
+
+
+def _batch(
+    primitive: Primitive,
+    operands: Sequence[jax.Array],
+    dims: Sequence[int | None],
+    *,
+    axis: int,
+    **request: Any,
+) -> tuple[jax.Array, int]:
+    """Leaves the first batched operand where it is and shifts `axis`: no data moves."""
+    at, size = next(
+        (d, x.shape[d]) for x, d in zip(operands, dims, strict=True) if d is not None
+    )
+    aligned = [_batch_to(x, d, at, size) for x, d in zip(operands, dims, strict=True)]
+    return primitive.bind(*_align(*aligned), axis=axis + (at <= axis), **request), at
+
+
+def _batch_to(x: jax.Array, dim: int | None, at: int, size: int) -> jax.Array:
+    if dim is not None:
+        return x if dim == at else jnp.moveaxis(x, dim, at)
+    return jnp.broadcast_to(jnp.expand_dims(x, at), (*x.shape[:at], size, *x.shape[at:]))
+
+
+def _align(first: jax.Array, *others: jax.Array) -> list[jax.Array]:
+    """The operands with one set of varying axes and one explicit sharding (those of `first`)."""
+    operands = [first, *others]
+    varying = [jax.typeof(x).manual_axis_type.varying for x in operands]
+    everything = frozenset().union(*varying)
+    operands = [
+        jax.lax.pcast(x, tuple(sorted(everything - v)), to="varying") if everything - v else x
+        for x, v in zip(operands, varying, strict=True)
+    ]
+    sharding = jax.typeof(operands[0]).sharding
+    return [
+        x if jax.typeof(x).sharding == sharding else jax.sharding.reshard(x, sharding)
+        for x in operands
+    ]
+
+
+def _bind(primitive: Primitive, *operands: jax.Array, axis: int, **request: Any) -> jax.Array:
+    return primitive.bind(*_align(*operands), axis=axis, **request)
+
+
+def _tangent(primitive: Primitive, y: jax.Array, t: Any, **params: Any) -> Any:
+    return t if type(t) is ad.Zero else _bind(primitive, y, t, **params)
+
+
+def _def_jvp(primitive: Primitive, tangent: Primitive) -> None:
+    """The derivative of `primitive` is `tangent(result, t)`."""
+
+    def rule(primals: Sequence[jax.Array], tangents: Sequence[Any], **params: Any) -> Any:
+        y = checkpoint_name(primitive.bind(*primals, **params), RESIDUAL)
+        return y, _tangent(tangent, y, *tangents, **params)
+
+    ad.primitive_jvps[primitive] = rule
+
+
+def _def_linear(
+    primitive: Primitive, transpose: Primitive, d_residual: Callable[..., jax.Array]
+) -> None:
+    """`primitive(y, t)` is linear in t, with that transpose; `d_residual` is its JVP in y."""
+
+    def jvp(primals: Sequence[jax.Array], tangents: Sequence[Any], **params: Any) -> Any:
+        (y, t), (dy, dt) = primals, tangents
+        out = _bind(primitive, y, t, **params)
+        in_t = _tangent(primitive, y, dt, **params)
+        if type(dy) is ad.Zero:
+            return out, in_t
+        return out, ad.add_tangents(d_residual(y, t, dy, params["axis"]), in_t)
+
+    def transposed(g: Any, y: jax.Array, t: Any, **params: Any) -> tuple[None, Any]:
+        assert ad.is_undefined_primal(t) and not ad.is_undefined_primal(y)
+        if type(g) is ad.Zero:
+            return None, ad.Zero(t.aval)
+        return None, _bind(transpose, y, g, **params)
+
+    ad.primitive_jvps[primitive] = jvp
+    ad.primitive_transposes[primitive] = transposed
+
+
+def _row_sum(x: jax.Array, axis: int) -> jax.Array:
+    return jnp.sum(x, axis, keepdims=True)
+
+
+def _d_softmax_tangent(y: jax.Array, t: jax.Array, dy: jax.Array, axis: int) -> jax.Array:
+    return dy * (t - _row_sum(y * t, axis)) - y * _row_sum(dy * t, axis)
+
+
+def _d_log_softmax_tangent(y: jax.Array, t: jax.Array, dy: jax.Array, axis: int) -> jax.Array:
+    return jnp.broadcast_to(-_row_sum(jnp.exp(y) * dy * t, axis), y.shape)
+
+
+def _d_log_softmax_cotangent(y: jax.Array, g: jax.Array, dy: jax.Array, axis: int) -> jax.Array:
+    return -jnp.exp(y) * dy * _row_sum(g, axis)
+
+
+softmax_p = _row_primitive("softmax", _reference.softmax)
+softmax_tangent_p = _row_primitive("softmax_tangent", _reference.softmax_tangent)
+_def_jvp(softmax_p, softmax_tangent_p)
+# The Jacobian of softmax is symmetric: one kernel serves both modes.
+_def_linear(softmax_tangent_p, softmax_tangent_p, _d_softmax_tangent)
+
+log_softmax_p = _row_primitive("log_softmax", _reference.log_softmax)
+log_softmax_tangent_p = _row_primitive("log_softmax_tangent", _reference.log_softmax_tangent)
+log_softmax_cotangent_p = _row_primitive("log_softmax_cotangent", _reference.log_softmax_cotangent)
+_def_jvp(log_softmax_p, log_softmax_tangent_p)
+_def_linear(log_softmax_tangent_p, log_softmax_cotangent_p, _d_log_softmax_tangent)
+_def_linear(log_softmax_cotangent_p, log_softmax_tangent_p, _d_log_softmax_cotangent)

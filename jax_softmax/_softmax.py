@@ -1,0 +1,89 @@
+"""The public softmax functions: canonicalise, bind one primitive, undo the canonicalisation."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+from jaxtyping import Array, Bool, Float
+
+from . import _canonicalize
+from ._canonicalize import Axis
+from ._primitives import Primitive, log_softmax_p, softmax_p
+
+
+def softmax(
+    x: Float[ArrayLike, "*shape"],
+    axis: Axis = -1,
+    where: Bool[ArrayLike, "..."] | None = None,
+    *,
+    implementation: str | None = None,
+) -> Float[Array, "*shape"]:
+    r"""Computes `exp(x - max(x)) / sum(exp(x - max(x)))` along `axis`.
+
+    A drop-in for `jax.nn.softmax`, differentiable in both modes and to any order. Reductions are
+    in float32 for 16-bit inputs, whose results are then within one unit in the last place.
+
+    Args:
+      x: values of any shape. float32, float64, float16 and bfloat16 run natively; every other
+        floating or complex dtype runs through XLA. Integers are converted to float32 first
+        (float64 if they have 64 bits).
+      axis: the axis, a tuple of axes taken jointly, None for all, or `()` for each element alone.
+      where: boolean, broadcast against `x`; elements where it is False take no part, whatever
+        they hold, and come out as 0.
+      implementation: None for the native kernels where there are any and XLA elsewhere; or
+        `"cuda"`, `"cpu"` (this package's kernels) or `"xla"`. A kernel strategy may follow, as in
+        `"cuda:stream"`, for tests and measurements.
+
+    Returns:
+      An array of `x`'s shape and floating dtype. A row that holds NaN or `+inf`, or only `-inf`,
+      is all NaN; a row that `where` masks as a whole is 0, with zero gradient.
+
+    Raises:
+      TypeError: `x` is no numeric array, or `where` is not boolean.
+      ValueError: `axis` is out of range or repeated, `where` does not broadcast against `x`, or
+        `implementation` is unknown or cannot run here; the message says why.
+
+    Source: the row kernels follow OneFlow's and PyTorch's softmax (see README, "How it works").
+    """
+    axis = _canonicalize.hashable(axis)
+    return _apply_jit(softmax_p, 0.0, x, where, axis=axis, implementation=implementation)
+
+
+def log_softmax(
+    x: Float[ArrayLike, "*shape"],
+    axis: Axis = -1,
+    where: Bool[ArrayLike, "..."] | None = None,
+    *,
+    implementation: str | None = None,
+) -> Float[Array, "*shape"]:
+    """Computes `x - max(x) - log(sum(exp(x - max(x))))` along `axis`.
+
+    A drop-in for `jax.nn.log_softmax`. Arguments, dtypes, errors and special values are those of
+    `softmax`, except that a masked element comes out as `-inf`. The logarithm is taken as
+    `log1p` of the sum without the maximum, so that results near zero keep all their digits.
+    """
+    axis = _canonicalize.hashable(axis)
+    return _apply_jit(log_softmax_p, -jnp.inf, x, where, axis=axis, implementation=implementation)
+
+
+@partial(jax.jit, static_argnums=(0, 1), static_argnames=("axis", "implementation"), inline=True)
+def _apply_jit(
+    primitive: Primitive,
+    masked: float,
+    x: ArrayLike,
+    where: ArrayLike | None,
+    *,
+    axis: Axis,
+    implementation: str | None,
+) -> Array:
+    x = _canonicalize.floating(x)
+    if where is not None:
+        x, where = _canonicalize.broadcast_mask(x, where)
+        x = jnp.where(where, x, -jnp.inf)
+    rows, row_axis, restore = _canonicalize.single_axis(x, axis)
+    request = _canonicalize.request(implementation, primitive.name, rows, row_axis)
+    y = restore(primitive.bind(rows, axis=row_axis, **request))
+    # The outer select also turns an all-masked row, NaN until here, into `masked`, and its
+    # transpose keeps that NaN out of the gradient.
+    return y if where is None else jnp.where(where, y, masked)

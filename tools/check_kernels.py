@@ -1,0 +1,103 @@
+"""Reads ptxas' report in a build log: fails on register spills, keeps cuda/registers.h true.
+
+    python tools/check_kernels.py build.log            # check
+    python tools/check_kernels.py build.log --write    # refresh cuda/registers.h
+
+The log is that of a build with JAX_SOFTMAX_PTXAS_REPORT=ON for sm_90.
+"""
+
+import argparse
+import re
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+DTYPES = {"f": "f32", "d": "f64", "6__half": "f16", "13__nv_bfloat16": "bf16"}
+REPORT = re.compile(
+    r"Compiling entry function '(?P<name>\S+)' for 'sm_90'.*?"
+    r"(?P<spilled>\d+) bytes spill stores.*?Used (?P<registers>\d+) registers",
+    re.DOTALL,
+)
+NAME = re.compile(
+    r"device\d+(?P<strategy>[A-Z][a-z]+)KernelINS0_\d+(?P<op>[A-Za-z]+?)INS0_\d+\w*?Math.*?"
+    r"DirectLoadIS\d?_(?P<dtype>\w+?)EENS0"
+)
+
+
+@dataclass(frozen=True)
+class Kernel:
+    strategy: str
+    op: str
+    dtype: str
+    parameters: tuple[int, ...]  # vector width, and packs per lane for "Warp"
+    registers: int
+    spilled: int
+
+
+def kernels_in(log: str) -> list[Kernel]:
+    """Every kernel that the log reports on."""
+    found = []
+    for report in REPORT.finditer(log):
+        name = NAME.search(report["name"])
+        if name is None:
+            raise SystemExit(f"cannot read the kernel name {report['name']}")
+        found.append(
+            Kernel(
+                name["strategy"],
+                name["op"],
+                DTYPES[name["dtype"]],
+                tuple(map(int, re.findall(r"Li(\d+)E", report["name"]))),
+                int(report["registers"]),
+                int(report["spilled"]),
+            )
+        )
+    return found
+
+
+def ops() -> list[tuple[str, str]]:
+    """The ops as (primitive, struct), in the order of their enumerators."""
+    return re.findall(r"JS_OP\((\w+), (\w+), \d\)", (ROOT / "cuda/ops/list.h").read_text())
+
+
+def register_table(kernels: list[Kernel]) -> str:
+    """The rows of kBlockRegisters: the block kernels with full vectors."""
+    widest: dict[tuple[str, str], Kernel] = {}
+    for k in kernels:
+        if k.strategy == "Block" and k.parameters > widest.get((k.op, k.dtype), k).parameters:
+            widest[k.op, k.dtype] = k
+        elif k.strategy == "Block":
+            widest.setdefault((k.op, k.dtype), k)
+    return "".join(
+        f"    {{{', '.join(str(widest[op, d].registers) for d in DTYPES.values())}}},  // {name}\n"
+        for name, op in ops()
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("log", type=Path)
+    parser.add_argument("--write", action="store_true", help="refresh cuda/registers.h")
+    arguments = parser.parse_args()
+
+    kernels = kernels_in(arguments.log.read_text())
+    if len({(k.op, k.dtype) for k in kernels}) != len(ops()) * len(DTYPES):
+        raise SystemExit("the log does not report on every op and dtype: build from scratch")
+    # float64 is left out: its exponential is a function call that saves registers on the stack.
+    spilling = [k for k in kernels if k.spilled and k.dtype != "f64"]
+    for k in spilling:
+        print(f"spills {k.spilled} bytes: {k}")
+
+    header = ROOT / "cuda/registers.h"
+    old = header.read_text()
+    new = re.sub(r"(?<=bf16\n).*?(?=};)", register_table(kernels), old, flags=re.DOTALL)
+    if arguments.write:
+        header.write_text(new)
+    elif new != old:
+        print(f"{header} is out of date: run this with --write")
+    print(f"{len(kernels)} kernels, {len(spilling)} spilling")
+    sys.exit(bool(spilling) or (new != old and not arguments.write))
+
+
+if __name__ == "__main__":
+    main()
