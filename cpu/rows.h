@@ -1,6 +1,9 @@
 // The CPU strategies: "row" runs vectors along a row, "lanes" runs one row per vector lane.
 #pragma once
 
+#include <type_traits>
+#include <utility>
+
 #include "../cuda/plan.h"
 #include "../cuda/stats.h"
 #include "simd.h"
@@ -35,35 +38,39 @@ JS_HD void Gather(ElementOf<Op> (&e)[kFold], Load at) {
 
 // ---- row --------------------------------------------------------------------------------------
 
+template <int kMask, typename T, int... kLane>
+JS_HD T SwapLanes(T x, std::integer_sequence<int, kLane...>) {
+  return __builtin_shufflevector(x, x, (kLane ^ kMask)...);
+}
+
 // Merges the lanes of a statistic by a butterfly, so that every lane holds the whole row's.
-template <typename M, typename Statistic>
+template <typename M, int kMask = M::kLanes / 2, typename Statistic>
 JS_HD Statistic MergeLanes(Statistic statistic) {
-  if constexpr (std::is_same_v<Statistic, Nothing>) return statistic;
-  using T = typename M::T;
-  constexpr int kWords = sizeof(Statistic) / sizeof(T);
-  for (int mask = M::kLanes / 2; mask > 0; mask /= 2) {
-    T words[kWords];
+  if constexpr (kMask == 0 || std::is_same_v<Statistic, Nothing>) {
+    return statistic;
+  } else {
+    using T = typename M::T;
+    T words[sizeof(Statistic) / sizeof(T)];
     std::memcpy(words, &statistic, sizeof(statistic));
     for (T& word : words) {
-      const T own = word;
-      for (int lane = 0; lane < M::kLanes; ++lane) word[lane] = own[lane ^ mask];
+      word = SwapLanes<kMask>(word, std::make_integer_sequence<int, M::kLanes>{});
     }
     Statistic partner;
     std::memcpy(&partner, words, sizeof(partner));
     statistic.Merge(partner);
+    return MergeLanes<M, kMask / 2>(statistic);
   }
-  return statistic;
 }
 
 // The row's last, incomplete vector.
 template <typename Op, typename M, typename Io>
 JS_HD ElementOf<Op> LoadTail(const Operands<Op, Io>& row, int64_t column, int64_t columns) {
-  ElementOf<Op> e = AbsentElement<Op>();
+  ElementOf<Op> e;
   for (int input = 0; input < Op::kInputs; ++input) {
-    Io buffer[M::kLanes] = {};
+    Io buffer[M::kLanes];
+    StoreVector(buffer, Op::Absent(input));
     std::memcpy(buffer, row.inputs[input] + column, (columns - column) * sizeof(Io));
-    const typename M::T loaded = LoadVector(buffer);
-    for (int lane = 0; lane < columns - column; ++lane) e.value[input][lane] = loaded[lane];
+    e.value[input] = LoadVector(buffer);
   }
   return e;
 }
@@ -103,26 +110,45 @@ JS_HD void StoreUpTo(Io* to, typename M::T y, int64_t room) {
   if (room > 0) std::memcpy(to, buffer, room * sizeof(Io));
 }
 
+// Up to this many columns the second sweep's terms are kept, on the stack and in the first cache,
+// and the last sweep needs no exponential.
+inline constexpr int kKeptColumns = 4096;
+
 template <typename Op, typename M, typename Io>
 void Row(const Op& op, const Operands<Op, Io>& row, int64_t columns) {
   typename Op::First first;
   Sweep<Op, M>(row, columns, [&](const auto& e, int64_t) { AddFirst(op, first, e); });
   first = MergeLanes<M>(first);
 
+  const auto store = [&](int64_t column, typename M::T y) {
+    StoreUpTo<M>(row.output + column, y, columns - column);
+  };
   typename Op::Second second;
+  if constexpr (kFinishesFromTerm<Op>) {
+    if (columns <= kKeptColumns) {
+      typename M::T kept[kKeptColumns / M::kLanes];
+      const auto pivot = op.Pivot(first);
+      Sweep<Op, M>(row, columns, [&](const auto& e, int64_t c) {
+        const auto terms = AddSecond(op, second, e, pivot);
+        JS_UNROLL
+        for (int i = 0; i < kFold; ++i) kept[c / M::kLanes + i] = terms.x[i];
+      });
+      const auto result = op.Close(first, MergeLanes<M>(second));
+      for (int64_t c = 0; c < columns; c += M::kLanes) {
+        store(c, op.FinishFromTerm(kept[c / M::kLanes], result));
+      }
+      return;
+    }
+  }
   if constexpr (Op::kSweeps == 2) {
     const auto pivot = op.Pivot(first);
     Sweep<Op, M>(row, columns, [&](const auto& e, int64_t) { AddSecond(op, second, e, pivot); });
     second = MergeLanes<M>(second);
   }
-
   const auto result = op.Close(first, second);
   Sweep<Op, M>(row, columns, [&](const auto& e, int64_t c) {
     JS_UNROLL
-    for (int i = 0; i < kFold; ++i) {
-      const int64_t column = c + i * M::kLanes;
-      StoreUpTo<M>(row.output + column, op.Finish(e[i], result), columns - column);
-    }
+    for (int i = 0; i < kFold; ++i) store(c + i * M::kLanes, op.Finish(e[i], result));
   });
 }
 

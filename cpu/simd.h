@@ -44,8 +44,9 @@ struct FormatOf<double> {
 };
 
 // kExact: results keep all of S's digits; otherwise they will be rounded to 16 bits.
-template <typename S, bool kExact>
+template <typename S, bool kExact_>
 struct SimdMath {
+  static constexpr bool kExact = kExact_;
   using Scalar = S;
   using Format = FormatOf<S>;
   using T = typename VectorOf<S>::Type;

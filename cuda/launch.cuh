@@ -1,6 +1,7 @@
 // From plan to kernel: the only place where run time becomes compile time, and the only launch.
 #pragma once
 
+#include <bit>
 #include <type_traits>
 
 #include "launch.h"
@@ -53,6 +54,7 @@ cudaError_t RunAs(const Call& call, cudaStream_t stream, int* resident) {
   const Op op{};
   Load load;
   for (int i = 0; i < Op::kInputs; ++i) load.source[i] = static_cast<const Io*>(call.inputs[i]);
+  load.elements = rows.Elements();
   const Store store{static_cast<Io*>(call.output)};
   const auto launch = [&](auto kernel, auto... more) {
     return LaunchKernel(kernel, plan, stream, resident, op, load, store, rows, more...);
@@ -60,23 +62,27 @@ cudaError_t RunAs(const Call& call, cudaStream_t stream, int* resident) {
 
   if (plan.strategy == Strategy::kStrided) return launch(StridedKernel<Op, Load, Store>);
   return WithConstant<1, kFullVector>(plan.vector, [&](auto vector) {
-    switch (plan.strategy) {
-      case Strategy::kWarp:
-        return WithConstant<1, 2, 4, kMaxPacksPerLane>(plan.packs_per_lane, [&](auto packs) {
-          constexpr int kRowBytes = vector * packs * sizeof(typename Op::T);
-          if constexpr (kRowBytes <= kMaxRowBytesPerLane) {
-            return launch(WarpKernel<Op, Load, Store, vector, packs>, plan.lanes_per_row);
-          } else {
-            return cudaErrorInvalidValue;
-          }
-        });
-      case Strategy::kBlock:
-        return launch(BlockKernel<Op, Load, Store, vector>);
-      case Strategy::kStream:
-        return launch(StreamKernel<Op, Load, Store, vector>);
-      default:
-        return cudaErrorInvalidValue;
-    }
+    return WithConstant<true, vector == 1>(rows.columns % vector == 0, [&](auto whole) {
+      constexpr bool kWhole = whole;
+      switch (plan.strategy) {
+        case Strategy::kWarp:
+          return WithConstant<1, 2, 4, kMaxPacksPerLane>(plan.packs_per_lane, [&](auto packs) {
+            constexpr int kRowBytes = vector * packs * sizeof(typename Op::T) * Op::kInputs;
+            if constexpr (kRowBytes <= kMaxRowBytesPerLane) {
+              return launch(WarpKernel<Op, Load, Store, vector, kWhole, packs>,
+                            std::countr_zero(static_cast<unsigned>(plan.lanes_per_row)));
+            } else {
+              return cudaErrorInvalidValue;
+            }
+          });
+        case Strategy::kBlock:
+          return launch(BlockKernel<Op, Load, Store, vector, kWhole>);
+        case Strategy::kStream:
+          return launch(StreamKernel<Op, Load, Store, vector, kWhole>);
+        default:
+          return cudaErrorInvalidValue;
+      }
+    });
   });
 }
 

@@ -22,6 +22,7 @@ struct ScalarMath {
 // For float32 and float64 results.
 template <typename S>
 struct ExactMath : ScalarMath<S> {
+  static constexpr bool kExact = true;
   JS_HD static float Exp(float x) { return expf(x); }
   JS_HD static double Exp(double x) { return exp(x); }
   // exp(x - top) with the rounding error of the difference put back: without it the result is
@@ -38,6 +39,7 @@ struct ExactMath : ScalarMath<S> {
 
 // For 16-bit results: the hardware's exponential is far more exact than their rounding.
 struct NarrowMath : ScalarMath<float> {
+  static constexpr bool kExact = false;
   JS_HD static float Exp(float x) {
 #ifdef __CUDA_ARCH__
     float result;

@@ -10,9 +10,42 @@
 
 namespace jax_softmax::JS_ISA {
 
+// One memory access. Without this type the compiler splits accesses to a Pack into its elements.
+template <int kBytes>
+struct WordOf;
+template <>
+struct WordOf<2> {
+  using Type = unsigned short;
+};
+template <>
+struct WordOf<4> {
+  using Type = unsigned;
+};
+template <>
+struct WordOf<8> {
+  using Type = uint2;
+};
+template <>
+struct WordOf<16> {
+  using Type = uint4;
+};
+
 template <typename Io, int kVector>
-struct alignas(sizeof(Io) * kVector) Pack {
+struct Pack {
+  using Word = typename WordOf<sizeof(Io) * kVector>::Type;
   Io element[kVector];
+
+  __device__ __forceinline__ static Pack Load(const void* from) {
+    const Word word = *static_cast<const Word*>(from);
+    Pack pack;
+    memcpy(&pack, &word, sizeof(word));
+    return pack;
+  }
+  __device__ __forceinline__ void Store(void* to) const {
+    Word word;
+    memcpy(&word, this, sizeof(word));
+    *static_cast<Word*>(to) = word;
+  }
 };
 
 __device__ __forceinline__ float Widen(float x) { return x; }
@@ -36,24 +69,38 @@ __device__ __forceinline__ Io NarrowTo(double x) {
 }
 
 // A row as the aligned vectors that it touches. Offsets are in elements from the operand's start,
-// so that the same window serves every operand; column c of the row is at `begin + c`.
-template <int kVector>
+// so that the same window serves every operand.
+//
+// kWhole: rows consist of whole vectors, and no edge needs a mask. Index counts within the row.
+template <int kVector_, bool kWhole_, typename Index_ = int>
 struct Window {
-  int64_t begin;  // of the row
-  int64_t end;
-  int64_t base;   // of the first vector: a multiple of kVector
-  int64_t packs;  // vectors that the row touches
+  static constexpr int kVector = kVector_;
+  static constexpr bool kWhole = kWhole_;
+  using Index = Index_;
 
-  __device__ __forceinline__ Window(int64_t row, int64_t columns)
-      : begin(row * columns), end(begin + columns), base(begin / kVector * kVector) {
-    packs = (end - base + kVector - 1) / kVector;
+  int64_t base;   // offset of the first vector: a multiple of kVector
+  Index head;     // how many of its elements lie before the row
+  Index columns;  // of the row
+  Index packs;    // vectors that the row touches
+
+  __device__ __forceinline__ Window(int64_t row, int64_t row_columns)
+      : base(row * row_columns), head(0), columns(static_cast<Index>(row_columns)) {
+    if constexpr (!kWhole) {
+      head = static_cast<Index>(base % kVector);
+      base -= head;
+    }
+    packs = (head + columns + kVector - 1) / kVector;
   }
-  __device__ __forceinline__ int64_t Offset(int64_t pack) const { return base + pack * kVector; }
-  __device__ __forceinline__ bool IsWhole(int64_t offset) const {
-    return offset >= begin && offset + kVector <= end;
+  __device__ __forceinline__ int64_t Offset(Index pack) const {
+    return base + static_cast<int64_t>(pack) * kVector;
   }
-  __device__ __forceinline__ bool Has(int64_t offset) const {
-    return offset >= begin && offset < end;
+  // Whether element i of the vector is of this row.
+  __device__ __forceinline__ bool Has(Index pack, int i) const {
+    const Index column = pack * kVector + i - head;
+    return column >= 0 && column < columns;
+  }
+  __device__ __forceinline__ bool IsWhole(Index pack) const {
+    return kWhole || (pack * kVector >= head && (pack + 1) * kVector <= head + columns);
   }
 };
 
@@ -61,30 +108,36 @@ struct Window {
 template <typename Op, typename Io>
 struct DirectLoad {
   using T = typename Op::T;
+  using E = Element<T, Op::kInputs>;
   template <int kVector>
   using Raw = Pack<Io, kVector>;
 
   const Io* source[Op::kInputs];
+  int64_t elements;  // of each operand
 
-  // One input's vector at `offset`, as it lies in memory; what is not of this row is absent.
-  template <int kVector>
-  __device__ __forceinline__ Pack<Io, kVector> Fetch(int input, const Window<kVector>& window,
-                                                     int64_t offset) const {
-    if (window.IsWhole(offset)) {
-      return *reinterpret_cast<const Pack<Io, kVector>*>(source[input] + offset);
-    }
-    Pack<Io, kVector> pack;
+  // One input's vector as it lies in memory; elements that are not of this row are absent.
+  template <typename W>
+  __device__ __forceinline__ Raw<W::kVector> Fetch(int input, const W& window,
+                                                   typename W::Index pack) const {
+    const int64_t offset = window.Offset(pack);
+    const Io* from = source[input] + offset;
+    if (window.IsWhole(pack)) return Raw<W::kVector>::Load(from);
+    Raw<W::kVector> raw;
+    // Its neighbours' elements may be read too, as long as they are there.
+    const bool in_bounds = offset + W::kVector <= elements;
+    if (in_bounds) raw = Raw<W::kVector>::Load(from);
 #pragma unroll
-    for (int i = 0; i < kVector; ++i) {
-      pack.element[i] = window.Has(offset + i) ? source[input][offset + i]
-                                               : NarrowTo<Io>(Op::Absent(input));
+    for (int i = 0; i < W::kVector; ++i) {
+      const bool has = window.Has(pack, i);
+      if (has && !in_bounds) raw.element[i] = from[i];
+      if (!has) raw.element[i] = NarrowTo<Io>(Op::Absent(input));
     }
-    return pack;
+    return raw;
   }
 
   template <int kVector>
-  __device__ __forceinline__ static void Decode(const Pack<Io, kVector> (&raw)[Op::kInputs],
-                                                Element<T, Op::kInputs> (&e)[kVector]) {
+  __device__ __forceinline__ static void Decode(const Raw<kVector> (&raw)[Op::kInputs],
+                                                E (&e)[kVector]) {
 #pragma unroll
     for (int input = 0; input < Op::kInputs; ++input) {
 #pragma unroll
@@ -92,25 +145,25 @@ struct DirectLoad {
     }
   }
 
-  template <int kVector>
-  __device__ __forceinline__ void operator()(const Window<kVector>& window, int64_t offset,
-                                             Element<T, Op::kInputs> (&e)[kVector]) const {
-    Pack<Io, kVector> raw[Op::kInputs];
+  template <typename W>
+  __device__ __forceinline__ void operator()(const W& window, typename W::Index pack,
+                                             E (&e)[W::kVector]) const {
+    Raw<W::kVector> raw[Op::kInputs];
 #pragma unroll
-    for (int input = 0; input < Op::kInputs; ++input) raw[input] = Fetch(input, window, offset);
+    for (int input = 0; input < Op::kInputs; ++input) raw[input] = Fetch(input, window, pack);
     Decode(raw, e);
   }
 
   // A single element anywhere, for strategies without vectors.
-  __device__ __forceinline__ Element<T, Op::kInputs> At(int64_t offset) const {
-    Element<T, Op::kInputs> e;
+  __device__ __forceinline__ E At(int64_t offset) const {
+    E e;
 #pragma unroll
     for (int input = 0; input < Op::kInputs; ++input) e.value[input] = Widen(source[input][offset]);
     return e;
   }
 
-  __device__ __forceinline__ static Element<T, Op::kInputs> Absent() {
-    Element<T, Op::kInputs> e;
+  __device__ __forceinline__ static E Absent() {
+    E e;
 #pragma unroll
     for (int input = 0; input < Op::kInputs; ++input) e.value[input] = Op::Absent(input);
     return e;
@@ -124,19 +177,17 @@ struct DirectStore {
 
   Io* target;
 
-  template <int kVector>
-  __device__ __forceinline__ void operator()(const Window<kVector>& window, int64_t offset,
-                                             const T (&y)[kVector]) const {
-    Pack<Io, kVector> pack;
+  template <typename W>
+  __device__ __forceinline__ void operator()(const W& window, typename W::Index pack,
+                                             const T (&y)[W::kVector]) const {
+    Pack<Io, W::kVector> packed;
 #pragma unroll
-    for (int i = 0; i < kVector; ++i) pack.element[i] = NarrowTo<Io>(y[i]);
-    if (window.IsWhole(offset)) {
-      *reinterpret_cast<Pack<Io, kVector>*>(target + offset) = pack;
-      return;
-    }
+    for (int i = 0; i < W::kVector; ++i) packed.element[i] = NarrowTo<Io>(y[i]);
+    Io* to = target + window.Offset(pack);
+    if (window.IsWhole(pack)) return packed.Store(to);
 #pragma unroll
-    for (int i = 0; i < kVector; ++i) {
-      if (window.Has(offset + i)) target[offset + i] = pack.element[i];
+    for (int i = 0; i < W::kVector; ++i) {
+      if (window.Has(pack, i)) to[i] = packed.element[i];
     }
   }
 

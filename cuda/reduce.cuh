@@ -26,24 +26,30 @@ __device__ __forceinline__ S FromLane(const S& own, int mask) {
 
 // Butterfly over aligned groups of `lanes` lanes, a power of two; all lanes of the warp take part.
 template <typename S>
-__device__ __forceinline__ S LaneGroupReduce(S statistic, int lanes) {
+__device__ __forceinline__ S Butterfly(S statistic, int lanes) {
   for (int mask = lanes / 2; mask > 0; mask /= 2) statistic.Merge(FromLane(statistic, mask));
   return statistic;
 }
 
-// Over the block's threads; `scratch` holds one statistic per warp and may be reused at once.
 template <typename S>
-__device__ __forceinline__ S BlockReduce(S statistic, S* scratch) {
-  statistic = LaneGroupReduce(statistic, kWarpLanes);
+__device__ __forceinline__ S LaneGroupReduce(const S& statistic, int lanes) {
+  return S(Butterfly(statistic.Cross(), lanes));
+}
+
+// Over the block's threads, a power of two of warps; `scratch` holds one statistic per warp and may
+// be reused at once.
+template <typename S>
+__device__ __forceinline__ S BlockReduce(const S& statistic, void* scratch) {
+  using Crossing = typename S::Crossing;
+  auto* of_warp = static_cast<Crossing*>(scratch);
+  const Crossing own = Butterfly(statistic.Cross(), kWarpLanes);
   const int warps = blockDim.x / kWarpLanes;
-  const int lane = threadIdx.x % kWarpLanes;
-  if (lane == 0) scratch[threadIdx.x / kWarpLanes] = statistic;
+  if (threadIdx.x % kWarpLanes == 0) of_warp[threadIdx.x / kWarpLanes] = own;
   __syncthreads();
-  S total = lane < warps ? scratch[lane] : S{};
-  total = LaneGroupReduce(total, kWarpLanes);
+  const Crossing total = Butterfly(of_warp[threadIdx.x & (warps - 1)], warps);
   // Before anyone writes the scratch again, everyone has read it.
   __syncthreads();
-  return total;
+  return S(total);
 }
 
 }  // namespace jax_softmax::JS_ISA

@@ -9,11 +9,11 @@ namespace jax_softmax {
 
 inline constexpr int kBlockRegisters[][4] = {
     // f32, f64, f16, bf16
-    {30, 48, 28, 28},  // softmax
-    {22, 24, 25, 29},  // softmax_tangent
-    {28, 52, 28, 28},  // log_softmax
-    {25, 30, 25, 30},  // log_softmax_tangent
-    {24, 40, 27, 30},  // log_softmax_cotangent
+    {32, 54, 32, 32},  // softmax
+    {32, 30, 32, 30},  // softmax_tangent
+    {32, 56, 35, 35},  // log_softmax
+    {32, 40, 32, 32},  // log_softmax_tangent
+    {32, 39, 32, 32},  // log_softmax_cotangent
 };
 
 }  // namespace jax_softmax

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <limits>
+#include <type_traits>
 
 #include "common.h"
 
@@ -14,15 +15,23 @@ template <typename T, int kCount>
 JS_HD T PairwiseSum(const T (&x)[kCount]) {
   static_assert((kCount & (kCount - 1)) == 0, "pairs need a power of two");
   T partial[kCount];
-JS_UNROLL
+  JS_UNROLL
   for (int i = 0; i < kCount; ++i) partial[i] = x[i];
-JS_UNROLL
+  JS_UNROLL
   for (int half = kCount / 2; half > 0; half /= 2) {
-JS_UNROLL
+  JS_UNROLL
     for (int i = 0; i < half; ++i) partial[i] += partial[i + half];
   }
   return partial[0];
 }
+
+// A plain sum: what crosses lanes in place of a compensated one where results are rounded to 16
+// bits. The few additions of a butterfly cost no digit of those.
+template <typename T>
+struct PlainSum {
+  T value;
+  JS_HD void Merge(PlainSum other) { value += other.value; }
+};
 
 // The maximum. A NaN does not raise it: NaN reaches the result through the second sweep.
 template <typename M>
@@ -35,11 +44,14 @@ struct Max {
     JS_HD void Set(int i, Term term) { x[i] = term; }
   };
 
+  using Crossing = Max;  // what lanes exchange
+  JS_HD Crossing Cross() const { return *this; }
+
   T value = T{} - std::numeric_limits<typename M::Scalar>::infinity();
 
   template <int kCount>
   JS_HD void Add(const Terms<kCount>& terms) {
-JS_UNROLL
+  JS_UNROLL
     for (int i = 0; i < kCount; ++i) value = M::Larger(terms.x[i], value);
   }
   JS_HD void Merge(const Max& other) { value = M::Larger(other.value, value); }
@@ -57,8 +69,20 @@ struct Sum {
     JS_HD void Set(int i, Term term) { x[i] = term; }
   };
 
+  using Crossing = std::conditional_t<M::kExact, Sum, PlainSum<T>>;
+
   T high = T{};
   T low = T{};
+
+  Sum() = default;
+  JS_HD explicit Sum(PlainSum<T> plain) : high(plain.value) {}
+  JS_HD Crossing Cross() const {
+    if constexpr (M::kExact) {
+      return *this;
+    } else {
+      return {Value()};
+    }
+  }
 
   template <int kCount>
   JS_HD void Add(const Terms<kCount>& terms) {
@@ -104,8 +128,27 @@ struct ExponentialSum {
     }
   };
 
+  struct Plain {
+    PlainSum<T> below, ties;
+    JS_HD void Merge(Plain other) {
+      below.Merge(other.below);
+      ties.Merge(other.ties);
+    }
+  };
+  using Crossing = std::conditional_t<M::kExact, ExponentialSum, Plain>;
+
   Sum<M> below;
   T ties = T{};
+
+  ExponentialSum() = default;
+  JS_HD explicit ExponentialSum(Plain plain) : below(plain.below), ties(plain.ties.value) {}
+  JS_HD Crossing Cross() const {
+    if constexpr (M::kExact) {
+      return *this;
+    } else {
+      return {below.Cross(), {ties}};
+    }
+  }
 
   template <int kCount>
   JS_HD void Add(const Terms<kCount>& terms) {
@@ -153,20 +196,27 @@ template <typename Op, int kCount>
 JS_HD void AddFirst(const Op& op, typename Op::First& into,
                     const Element<typename Op::T, Op::kInputs> (&e)[kCount]) {
   typename Op::First::template Terms<kCount> terms;
-JS_UNROLL
+  JS_UNROLL
   for (int i = 0; i < kCount; ++i) terms.Set(i, op.FirstTerm(e[i]));
   into.Add(terms);
 }
 
+// Returns the terms, for FinishFromTerm.
 template <typename Op, int kCount>
-JS_HD void AddSecond(const Op& op, typename Op::Second& into,
+JS_HD auto AddSecond(const Op& op, typename Op::Second& into,
                      const Element<typename Op::T, Op::kInputs> (&e)[kCount],
                      typename Op::T pivot) {
   typename Op::Second::template Terms<kCount> terms;
-JS_UNROLL
+  JS_UNROLL
   for (int i = 0; i < kCount; ++i) terms.Set(i, op.SecondTerm(e[i], pivot));
   into.Add(terms);
+  return terms;
 }
+
+// Whether the op can finish an element from its second sweep's term, sparing an exponential.
+template <typename Op>
+inline constexpr bool kFinishesFromTerm =
+    requires(Op op, typename Op::Row row) { op.FinishFromTerm(typename Op::T{}, row); };
 
 // Takes in the elements of a few columns at once, rescaling when `first` moves: the online form,
 // for strategies that cannot keep the row on chip.

@@ -8,29 +8,34 @@
 
 namespace jax_softmax::JS_ISA {
 
-template <typename Op, typename Load, typename Store, int kVector>
+template <typename Op, typename Load, typename Store, int kVector, bool kWhole>
 __global__ void __launch_bounds__(kBlockThreads.back())
     BlockKernel(Op op, Load load, Store store, Rows rows) {
   using T = typename Op::T;
   using Raw = typename Load::template Raw<kVector>;
   constexpr int kInputs = Op::kInputs;
   extern __shared__ __align__(16) unsigned char shared[];
-  void* scratch = shared;
-  // [pack][input]: every thread reads back just what it wrote, in conflict-free 16-byte accesses.
-  auto* cache = reinterpret_cast<Raw(*)[kInputs]>(shared + kScratchBytes);
+  // Every thread reads back just what it wrote, in conflict-free 16-byte accesses.
+  auto* cache = reinterpret_cast<typename Raw::Word*>(shared + kScratchBytes);
 
   for (int64_t row = blockIdx.x; row < rows.outer; row += gridDim.x) {
-    const Window<kVector> window(row, rows.columns);
-    const int packs = static_cast<int>(window.packs);
+    const Window<kVector, kWhole> window(row, rows.columns);
+    const int packs = window.packs;
+    const auto read = [&](int k, Element<T, kInputs>(&e)[kVector]) {
+      Raw raw[kInputs];
+#pragma unroll
+      for (int input = 0; input < kInputs; ++input) raw[input] = Raw::Load(&cache[input * packs + k]);
+      Load::Decode(raw, e);
+    };
 
     for (int k = threadIdx.x; k < packs; k += blockDim.x) {
-      const int64_t offset = window.Offset(k);
 #pragma unroll
       for (int input = 0; input < kInputs; ++input) {
-        if (sizeof(Raw) == kVectorBytes && window.IsWhole(offset)) {
-          __pipeline_memcpy_async(&cache[k][input], load.source[input] + offset, sizeof(Raw));
+        auto* cached = &cache[input * packs + k];
+        if (sizeof(Raw) == kVectorBytes && window.IsWhole(k)) {
+          __pipeline_memcpy_async(cached, load.source[input] + window.Offset(k), kVectorBytes);
         } else {
-          cache[k][input] = load.Fetch(input, window, offset);
+          load.Fetch(input, window, k).Store(cached);
         }
       }
     }
@@ -40,28 +45,28 @@ __global__ void __launch_bounds__(kBlockThreads.back())
     Element<T, kInputs> e[kVector];
     typename Op::First first;
     for (int k = threadIdx.x; k < packs; k += blockDim.x) {
-      Load::Decode(cache[k], e);
+      read(k, e);
       AddFirst(op, first, e);
     }
-    first = BlockReduce(first, static_cast<typename Op::First*>(scratch));
+    first = BlockReduce(first, shared);
 
     typename Op::Second second;
     if constexpr (Op::kSweeps == 2) {
       const T pivot = op.Pivot(first);
       for (int k = threadIdx.x; k < packs; k += blockDim.x) {
-        Load::Decode(cache[k], e);
+        read(k, e);
         AddSecond(op, second, e, pivot);
       }
-      second = BlockReduce(second, static_cast<typename Op::Second*>(scratch));
+      second = BlockReduce(second, shared);
     }
 
     const auto result = op.Close(first, second);
     for (int k = threadIdx.x; k < packs; k += blockDim.x) {
-      Load::Decode(cache[k], e);
+      read(k, e);
       T y[kVector];
 #pragma unroll
       for (int i = 0; i < kVector; ++i) y[i] = op.Finish(e[i], result);
-      store(window, window.Offset(k), y);
+      store(window, k, y);
     }
   }
 }

@@ -6,36 +6,35 @@
 
 namespace jax_softmax::JS_ISA {
 
-template <typename Op, typename Load, typename Store, int kVector>
+template <typename Op, typename Load, typename Store, int kVector, bool kWhole>
 __global__ void __launch_bounds__(kStreamThreads)
     StreamKernel(Op op, Load load, Store store, Rows rows) {
   using T = typename Op::T;
   extern __shared__ __align__(16) unsigned char shared[];
-  void* scratch = shared;
 
   for (int64_t row = blockIdx.x; row < rows.outer; row += gridDim.x) {
-    const Window<kVector> window(row, rows.columns);
+    const Window<kVector, kWhole, int64_t> window(row, rows.columns);
     Element<T, Op::kInputs> e[kVector];
 
     Partial<Op> part;
     for (int64_t k = threadIdx.x; k < window.packs; k += blockDim.x) {
-      load(window, window.Offset(k), e);
+      load(window, k, e);
       AddOnline(op, part, e);
     }
     const typename Op::First own = part.first;
-    part.first = BlockReduce(part.first, static_cast<typename Op::First*>(scratch));
+    part.first = BlockReduce(part.first, shared);
     if constexpr (Op::kSweeps == 2) {
       op.Rescale(part.second, own, part.first);
-      part.second = BlockReduce(part.second, static_cast<typename Op::Second*>(scratch));
+      part.second = BlockReduce(part.second, shared);
     }
 
     const auto result = op.Close(part.first, part.second);
     for (int64_t k = threadIdx.x; k < window.packs; k += blockDim.x) {
-      load(window, window.Offset(k), e);
+      load(window, k, e);
       T y[kVector];
 #pragma unroll
       for (int i = 0; i < kVector; ++i) y[i] = op.Finish(e[i], result);
-      store(window, window.Offset(k), y);
+      store(window, k, y);
     }
   }
 }

@@ -6,23 +6,32 @@
 
 namespace jax_softmax::JS_ISA {
 
-template <typename Op, typename Load, typename Store, int kVector, int kPacks>
+template <typename Op, typename Load, typename Store, int kVector, bool kWhole, int kPacks>
 __global__ void __launch_bounds__(kWarpThreads, kWarpBlocks)
-    WarpKernel(Op op, Load load, Store store, Rows rows, int lanes) {
+    WarpKernel(Op op, Load load, Store store, Rows rows, int log2_lanes) {
   using Values = Element<typename Op::T, Op::kInputs>[kVector];
-  const int rows_per_block = blockDim.x / lanes;
+  const int lanes = 1 << log2_lanes;
+  const int rows_per_block = kWarpThreads >> log2_lanes;
   const int lane = threadIdx.x & (lanes - 1);
   const int64_t stride = static_cast<int64_t>(gridDim.x) * rows_per_block;
 
   for (int64_t first_row = static_cast<int64_t>(blockIdx.x) * rows_per_block;
        first_row < rows.outer; first_row += stride) {
+    const int64_t row = first_row + (threadIdx.x >> log2_lanes);
+    const Window<kVector, kWhole> window(row, rows.columns);
     // Lanes past the last row stay for the shuffles, with nothing to load.
-    const int64_t row = first_row + threadIdx.x / lanes;
-    const Window<kVector> window(row, row < rows.outer ? rows.columns : 0);
+    const int packs = row < rows.outer ? window.packs : 0;
 
     Values e[kPacks];
 #pragma unroll
-    for (int k = 0; k < kPacks; ++k) load(window, window.Offset(lane + k * lanes), e[k]);
+    for (int k = 0; k < kPacks; ++k) {
+      if (lane + k * lanes < packs) {
+        load(window, lane + k * lanes, e[k]);
+      } else {
+#pragma unroll
+        for (int i = 0; i < kVector; ++i) e[k][i] = Load::Absent();
+      }
+    }
 
     typename Op::First first;
 #pragma unroll
@@ -33,7 +42,14 @@ __global__ void __launch_bounds__(kWarpThreads, kWarpBlocks)
     if constexpr (Op::kSweeps == 2) {
       const auto pivot = op.Pivot(first);
 #pragma unroll
-      for (int k = 0; k < kPacks; ++k) AddSecond(op, second, e[k], pivot);
+      for (int k = 0; k < kPacks; ++k) {
+        const auto terms = AddSecond(op, second, e[k], pivot);
+        if constexpr (kFinishesFromTerm<Op>) {
+          // The element is not needed again: its term takes its registers.
+#pragma unroll
+          for (int i = 0; i < kVector; ++i) e[k][i].value[0] = terms.x[i];
+        }
+      }
       second = LaneGroupReduce(second, lanes);
     }
 
@@ -42,8 +58,14 @@ __global__ void __launch_bounds__(kWarpThreads, kWarpBlocks)
     for (int k = 0; k < kPacks; ++k) {
       typename Op::T y[kVector];
 #pragma unroll
-      for (int i = 0; i < kVector; ++i) y[i] = op.Finish(e[k][i], result);
-      if (lane + k * lanes < window.packs) store(window, window.Offset(lane + k * lanes), y);
+      for (int i = 0; i < kVector; ++i) {
+        if constexpr (kFinishesFromTerm<Op>) {
+          y[i] = op.FinishFromTerm(e[k][i][0], result);
+        } else {
+          y[i] = op.Finish(e[k][i], result);
+        }
+      }
+      if (lane + k * lanes < packs) store(window, lane + k * lanes, y);
     }
   }
 }

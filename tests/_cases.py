@@ -1,0 +1,88 @@
+"""The rows that lose digits, and the shapes at which plans change."""
+
+import jax
+import numpy as np
+from _support import accepts, changes, device_of
+from _truth import GRADIENT, RESIDUAL, TRUTH, wide
+
+import jax_softmax
+
+SMALL = (0, 1, 2, 3, 5, 8, 15, 16, 17, 31, 33, 127, 257)
+LARGE = {"cpu": 50_257, "cuda": 262_147}
+ROWS = 21  # one full vector of lanes in any CPU instruction set, and a remainder
+INNER = (1, 2, 3, 8, 33)
+INNER_LENGTHS = (1, 2, 21, 64, 257)
+
+
+def rows(count: int, n: int, dtype, *, huge: bool = True, seed: int = 0) -> np.ndarray:
+    """`count` rows that go through every kind of input in turn."""
+    rng = np.random.default_rng([n, seed])
+    largest = float(jax.numpy.finfo(dtype).max)
+    kinds = [
+        lambda: rng.standard_normal(n),
+        lambda: np.where(np.arange(n) % 2, -0.1, 0.0),
+        lambda: 10 * rng.standard_normal(n),
+        lambda: np.full(n, 0.3),
+        lambda: rng.choice([0.0, -0.1], n),
+        lambda: rng.standard_normal(n) + 30 * (np.arange(n) == n // 3),
+    ]
+    if huge:
+        kinds.append(lambda: rng.choice([-0.9, 0.9], n) * largest)
+    return np.stack([kinds[(i + seed) % len(kinds)]() for i in range(count)]).astype(dtype)
+
+
+def operands(op: str, shape, axis: int, dtype) -> list[np.ndarray]:
+    """What `op` takes: logits, or a result and a tangent."""
+    x = _with_rows(shape, axis, lambda count, n: rows(count, n, dtype))
+    if op not in GRADIENT:
+        return [x]
+    if x.size == 0:
+        return [x, x]
+    with np.errstate(all="ignore"):
+        y = TRUTH[RESIDUAL[op]](wide(x), axis).astype(dtype)
+    return [y, _with_rows(shape, axis, lambda count, n: rows(count, n, dtype, huge=False, seed=1))]
+
+
+def _with_rows(shape, axis, make):
+    outer = [d for i, d in enumerate(shape) if i != axis % len(shape)]
+    made = make(int(np.prod(outer)), shape[axis]) if np.prod(outer) else np.zeros((0, shape[axis]))
+    return np.moveaxis(made.reshape(*outer, shape[axis]), -1, axis)
+
+
+def problems(op: str, dtype, implementation: str) -> list[tuple[tuple[int, ...], int]]:
+    """(shape, axis) pairs this implementation can run, around each limit of its plans."""
+    if implementation == "xla":  # it has no plans, and each shape takes it long to compile
+        return [
+            *(((ROWS, n), 1) for n in SMALL),
+            ((3, 64, 33), 1),
+            ((3, 21, 2), 1),
+            ((7, 50_257), 1),
+        ]
+    last = [((ROWS, n), 1) for n in (*SMALL, *_around_limits(op, dtype, implementation))]
+    inner = [((3, n, i), 1) for i in INNER for n in INNER_LENGTHS]
+    few = [((7, LARGE[implementation.partition(":")[0]]), 1)]
+    many = [((5003, 17), 1), ((1009, 9, 3), 1)]
+    found = [
+        (shape, axis)
+        for shape, axis in (*last, *inner, *few, *many)
+        if accepts(op, shape, dtype, axis, implementation)
+    ]
+    assert len(found) >= 20, f"{implementation} accepts only {found}"
+    return found
+
+
+def _around_limits(op, dtype, implementation) -> list[int]:
+    backend = implementation.partition(":")[0]
+    device = "cpu" if backend == "cpu" else device_of(implementation)
+
+    def geometry(n):
+        p = jax_softmax.plan((ROWS, n), dtype, 1, op, device=device)
+        return p.strategy, p.lanes_per_row, p.threads
+
+    def accepted(n):
+        return accepts(op, (ROWS, n), dtype, 1, implementation)
+
+    # Rows of whole 16-byte vectors, and odd ones, have limits of their own.
+    domains = range(16, LARGE[backend], 16), range(1, LARGE[backend], 2)
+    limits = {n for key in (geometry, accepted) for d in domains for n in changes(key, d)}
+    return sorted({n + d for n in limits for d in (-1, 0, 1, 2)} - set(SMALL))

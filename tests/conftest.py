@@ -1,0 +1,46 @@
+"""Set-up of every test: eight host devices, the `gpu` marker, one implementation at a time."""
+
+import os
+
+os.environ["XLA_FLAGS"] = (
+    os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
+)
+os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # pytest-xdist shares the GPU
+
+import jax
+import pytest
+from _support import CUDA_STRATEGIES, device_of, has_gpu, native_module
+
+GPU = pytest.mark.gpu
+IMPLEMENTATIONS = [
+    "xla",
+    "cpu:row",
+    "cpu:lanes",
+    *(pytest.param(f"cuda:{strategy}", marks=GPU) for strategy in CUDA_STRATEGIES),
+]
+
+
+def pytest_runtest_setup(item):
+    if item.get_closest_marker("gpu") and not has_gpu():
+        pytest.skip("needs an NVIDIA GPU, and JAX sees none")
+
+
+def pytest_terminal_summary(terminalreporter):
+    skipped = [r for r in terminalreporter.stats.get("skipped", []) if "gpu" in r.keywords]
+    terminalreporter.write_line(f"gpu tests skipped: {len(skipped)}")
+
+
+@pytest.fixture(params=IMPLEMENTATIONS)
+def implementation(request):
+    """A value for `implementation=`, with its device as the default one."""
+    native_module(request.param.partition(":")[0])
+    with jax.default_device(device_of(request.param)):
+        yield request.param
+
+
+@pytest.fixture(params=["cpu", pytest.param("cuda", marks=GPU)])
+def backend(request):
+    """A platform with kernels, its first device being the default one."""
+    native_module(request.param)
+    with jax.default_device(device_of(request.param)):
+        yield request.param

@@ -1,0 +1,33 @@
+"""Kernels are captured in CUDA graphs: their handlers run once, and the graph many times."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from _support import device_of, native_module
+
+import jax_softmax
+
+CALLS = 8  # XLA starts a graph at five consecutive operations it can capture
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["softmax", "log_softmax"])
+@pytest.mark.parametrize("strategy", ["auto", "warp", "block", "stream"])
+def test_consecutive_calls_run_as_a_graph(name, strategy):
+    module = native_module("cuda")
+    implementation = "cuda" if strategy == "auto" else f"cuda:{strategy}"
+
+    @jax.jit
+    def chain(x):
+        for _ in range(CALLS):
+            x = getattr(jax_softmax, name)(x, implementation=implementation)
+        return x
+
+    x = jax.device_put(jnp.asarray(np.random.default_rng(0).random((64, 512))), device_of("cuda"))
+    for _ in range(3):  # the first run captures
+        first = np.asarray(chain(x))
+    before = module.handler_calls()
+    for _ in range(10):
+        np.testing.assert_array_equal(chain(x), first)
+    assert module.handler_calls() - before < CALLS

@@ -1,0 +1,134 @@
+"""The extensions: what happens without one, with one that is too new, and with bad calls."""
+
+import os
+import subprocess
+import sys
+import textwrap
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from _support import native_module
+
+import jax_softmax
+
+
+def python(code: str, *args: str) -> str:
+    """What `code` prints in a fresh interpreter on the CPU."""
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", textwrap.dedent(code), *args],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env=os.environ | {"JAX_PLATFORMS": "cpu"},
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+WITHOUT = """
+    import sys
+    sys.modules["jax_softmax._cpu"] = sys.modules["jax_softmax._cuda"] = None
+"""
+TOO_NEW = """
+    import pathlib, sys, jax
+    folder = pathlib.Path(sys.argv[1])
+    header = folder / "xla/ffi/api/c_api.h"
+    header.parent.mkdir(parents=True)
+    header.write_text("#define XLA_FFI_API_MAJOR 0\\n#define XLA_FFI_API_MINOR 0\\n")
+    jax.ffi.include_dir = lambda: str(folder)
+"""
+FALL_BACK = """
+    import warnings
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        import jax, jax_softmax, numpy as np
+    print([str(w.message) for w in caught if str(w.message).startswith("jax_softmax: cpu")])
+    x = np.arange(6, dtype=np.float32).reshape(2, 3)
+    got = jax.vjp(jax_softmax.softmax, x)[1](x)[0]
+    np.testing.assert_allclose(got, jax.vjp(jax.nn.softmax, x)[1](x)[0], rtol=1e-5, atol=1e-7)
+    assert "custom_call" not in jax.jit(jax_softmax.softmax).lower(x).as_text()
+    for call in (lambda: jax_softmax.softmax(x, implementation="cpu"),
+                 lambda: jax_softmax.plan(x.shape, x.dtype)):
+        try:
+            call()
+        except ValueError as error:
+            print(error)
+"""
+
+
+def test_without_an_extension_xla_runs():
+    warned, unavailable, no_plan = python(WITHOUT + FALL_BACK).splitlines()
+    assert warned == "[]"
+    assert "implementation='cpu' is not available: the cpu extension was not built" in unavailable
+    assert "the cpu extension was not built" in no_plan
+
+
+def test_an_extension_newer_than_jaxlib_is_left_out_with_one_warning(tmp_path):
+    warned, unavailable, no_plan = python(TOO_NEW + FALL_BACK, str(tmp_path)).splitlines()
+    assert warned.count("kernels are off") == 1
+    for message in (warned, unavailable, no_plan):
+        assert "this jaxlib has 0.0; rebuild jax-softmax" in message
+
+
+@pytest.mark.parametrize("broken", [WITHOUT, TOO_NEW], ids=["without", "too new"])
+def test_the_command_line_still_reports(broken, tmp_path):
+    run = """
+    import runpy, warnings
+    warnings.simplefilter("ignore")
+    runpy.run_module("jax_softmax", run_name="__main__")
+    """
+    out = python(broken + run, str(tmp_path))
+    assert "backend cpu: " in out and "backend cpu: registered" not in out
+
+
+def test_handlers_run_once_per_call(backend):
+    module = native_module(backend)
+    forward = jax.jit(jax_softmax.softmax)
+    backward = jax.jit(lambda x: jax.vjp(jax_softmax.log_softmax, x)[1](x))
+    x = jnp.ones((8, 128))
+    for f, calls in ((forward, 1), (backward, 2)):
+        jax.block_until_ready(f(x))
+        before = module.handler_calls()
+        for i in range(1, 4):
+            jax.block_until_ready(f(x))
+            assert module.handler_calls() == before + i * calls
+
+
+RIGHT = {"axis": np.int64(1), "logical_axis": np.int64(1), "strategy": "auto"}
+BAD_CALLS = {
+    "axis": (RIGHT | {"axis": np.int64(2)}, (4, 8), "float32", 1),
+    "negative axis": (RIGHT | {"axis": np.int64(-1)}, (4, 8), "float32", 1),
+    "logical axis": (RIGHT | {"logical_axis": np.int64(5)}, (4, 8), "float32", 1),
+    "strategy": (RIGHT | {"strategy": "magic"}, (4, 8), "float32", 1),
+    "no strategy": ({"axis": np.int64(1), "logical_axis": np.int64(1)}, (4, 8), "float32", 1),
+    "attribute type": (RIGHT | {"axis": np.float32(1)}, (4, 8), "float32", 1),
+    "result shape": (RIGHT, (4, 9), "float32", 1),
+    "result rank": (RIGHT, (32,), "float32", 1),
+    "result dtype": (RIGHT, (4, 8), "float16", 1),
+    "integer": (RIGHT, (4, 8), "int32", 1),
+    "operands": (RIGHT, (4, 8), "float32", 2),
+}
+
+
+@pytest.mark.parametrize("case", BAD_CALLS)
+def test_a_handler_refuses_a_bad_call(case, backend):
+    """No such call comes from this package; the process must survive it all the same."""
+    attributes, result_shape, dtype, operands = BAD_CALLS[case]
+    x = jnp.ones((4, 8), "int32" if dtype == "int32" else "float32")
+    call = jax.ffi.ffi_call("jax_softmax.softmax.v1", jax.ShapeDtypeStruct(result_shape, dtype))
+    with pytest.raises(jax.errors.JaxRuntimeError, match="INVALID_ARGUMENT"):
+        jax.block_until_ready(call(*[x] * operands, **attributes))
+
+
+CANNOT_RUN = {"cpu": "row", "cuda": "warp"}  # where other dimensions follow the softmax axis
+
+
+def test_a_handler_obeys_the_strategy_it_is_given(backend):
+    x = jnp.ones((4, 8))
+    call = jax.ffi.ffi_call("jax_softmax.softmax.v1", jax.ShapeDtypeStruct(x.shape, x.dtype))
+    attributes = {"axis": np.int64(0), "logical_axis": np.int64(0)}
+    jax.block_until_ready(call(x, **attributes, strategy="auto"))
+    with pytest.raises(jax.errors.JaxRuntimeError, match=CANNOT_RUN[backend]):
+        jax.block_until_ready(call(x, **attributes, strategy=CANNOT_RUN[backend]))

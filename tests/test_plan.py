@@ -1,0 +1,145 @@
+"""A plan is a value: pure, comparable, printable, and the same with or without a GPU."""
+
+import dataclasses
+import itertools
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from _support import CUDA_STRATEGIES
+from _truth import DTYPES, FORWARD, GRADIENT
+
+import jax_softmax
+from jax_softmax import plan
+
+OPS = (*FORWARD, *GRADIENT)
+# Bytes of shared memory a block may opt into (CUDA programming guide, technical specifications).
+SHARED_LIMITS = {"H200": 227 * 1024, "A100": 163 * 1024, "GTX 1080": 48 * 1024}
+DEVICES = (*SHARED_LIMITS, "cpu")
+LENGTHS = sorted({2**k + d for k in range(20) for d in (-1, 0, 1)} - {0})
+each_op = pytest.mark.parametrize("op", OPS)
+each_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=str)
+each_device = pytest.mark.parametrize("device", DEVICES)
+
+
+def test_a_plan_is_a_value():
+    a, b = (plan((128, 1024), "bfloat16", device="H200") for _ in range(2))
+    assert a == b and hash(a) == hash(b)
+    assert a != plan((128, 1024), "bfloat16", device="H200", strategy="stream")
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        a.threads = 1
+    for field in dataclasses.fields(a):
+        assert f"{field.name}={getattr(a, field.name)}" in str(a)
+
+
+def test_dtypes_and_devices_have_several_spellings():
+    expected = plan((4, 5), "float32", device="cpu")
+    for dtype in (np.float32, jnp.float32, np.dtype("float32")):
+        assert plan((4, 5), dtype, -1, "softmax", device=jax.devices("cpu")[0]) == expected
+    with jax.default_device(jax.devices("cpu")[0]):
+        default = plan([4, 5], "float32", axis=1)
+    assert default == expected or jax.devices()[0].platform == "gpu"
+
+
+@each_op
+@each_dtype
+@pytest.mark.parametrize("offset", [0, 1, 3])  # rows of whole vectors, and others, have own limits
+def test_strategies_follow_each_other_as_rows_get_longer(op, dtype, offset):
+    lengths = [16 * n + offset for n in LENGTHS]
+    chosen = [plan((4096, n), dtype, op=op, device="H200").strategy for n in lengths]
+    assert [s for s, _ in itertools.groupby(chosen)] == ["warp", "block", "stream"]
+
+
+@each_op
+@pytest.mark.parametrize("device", SHARED_LIMITS)
+def test_strided_where_other_dimensions_follow_the_axis(op, device):
+    for shape, axis in (((4, 5, 6), 0), ((4, 5, 6), 1), ((1, 300, 2), -2), ((3, 100_000, 7), 1)):
+        assert plan(shape, "float32", axis, op, device=device).strategy == "strided"
+    for shape, axis in (((4, 5, 6), 2), ((4, 5, 1), 1), ((4, 1, 1), 0)):
+        assert plan(shape, "float32", axis, op, device=device).strategy != "strided"
+
+
+@each_op
+@each_dtype
+@pytest.mark.parametrize("device", SHARED_LIMITS)
+def test_shared_memory_stays_below_the_devices_limit(op, dtype, device):
+    plans = [plan((64, n), dtype, op=op, device=device) for n in LENGTHS]
+    plans += [plan((64, n, 3), dtype, 1, op, device=device) for n in LENGTHS]
+    assert max(p.shared_bytes for p in plans) <= SHARED_LIMITS[device]
+    assert any(p.shared_bytes > 0 for p in plans)
+
+
+@each_op
+@each_dtype
+@each_device
+def test_every_plan_has_a_sane_geometry(op, dtype, device):
+    for n, axis in itertools.product(LENGTHS, (0, 1)):
+        p = plan((37, n), dtype, axis, op, device=device)
+        assert min(p.threads, p.blocks, p.lanes_per_row, p.rows_per_block, p.vector_bytes) >= 1
+        assert p.vector_bytes % dtype.itemsize == 0
+        if device != "cpu":
+            assert p.threads <= 1024 and p.vector_bytes <= 16
+        if axis == 1 and p.strategy != "strided":
+            assert p.blocks * p.rows_per_block >= 37 or p.strategy in ("stream", "block")
+
+
+@each_op
+@each_dtype
+def test_bytes_moved_is_every_operand_once(op, dtype):
+    arrays = 2 if op in FORWARD else 3
+    for device in DEVICES:
+        p = plan((37, 129), dtype, op=op, device=device)
+        assert p.bytes_moved == arrays * 37 * 129 * dtype.itemsize
+
+
+@each_device
+@pytest.mark.parametrize("shape", [(0, 5), (5, 0), (0,), (0, 0)], ids=str)
+def test_empty_problems_have_plans(device, shape):
+    assert plan(shape, "float32", device=device).bytes_moved == 0
+
+
+@pytest.mark.parametrize("strategy", CUDA_STRATEGIES)
+def test_a_strategy_can_be_forced(strategy):
+    shape, axis = ((8, 64, 3), 1) if strategy == "strided" else ((8, 64), 1)
+    assert plan(shape, "float32", axis, device="H200", strategy=strategy).strategy == strategy
+
+
+@pytest.mark.parametrize("strategy", ["row", "lanes"])
+def test_a_cpu_strategy_can_be_forced(strategy):
+    assert plan((8, 64), "float32", device="cpu", strategy=strategy).strategy == strategy
+
+
+BAD_ARGUMENTS = {
+    "op": ({"op": "softmin"}, "softmin"),
+    "device": ({"device": "H9000"}, "H9000"),
+    "strategy": ({"strategy": "magic"}, "magic"),
+    "strategy of another backend": ({"strategy": "row"}, "row"),
+    "strategy of another device": ({"strategy": "warp", "device": "cpu"}, "warp"),
+    "dtype": ({"dtype": "int32"}, "int32"),
+    "complex": ({"dtype": "complex64"}, "complex64"),
+    "axis": ({"axis": 2}, "axis 2 is out of bounds"),
+    "a row too long": ({"shape": (4, 2**20), "strategy": "warp"}, "warp"),
+    "a row too long for a block": ({"shape": (4, 2**20), "strategy": "block"}, "block"),
+    "an axis that is not last": ({"axis": 0, "strategy": "stream"}, "stream"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_ARGUMENTS)
+def test_what_cannot_run_is_refused_by_name(case):
+    kwargs, message = BAD_ARGUMENTS[case]
+    with pytest.raises(ValueError, match=message):
+        plan(**{"shape": (4, 5), "dtype": "float32", "device": "H200"} | kwargs)
+
+
+def test_the_command_line_prints_versions_backends_and_plans():
+    command = [sys.executable, "-P", "-m", "jax_softmax"]
+    out = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
+    assert f"jax_softmax {jax_softmax.__version__}" in out
+    assert f"jax {jax.__version__}" in out
+    assert "backend cpu: registered" in out
+    assert "backend cuda: " in out
+    assert out.count("Plan(device=") >= 3
+    assert f"device 0: {jax.devices()[0].platform}" in out

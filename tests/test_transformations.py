@@ -1,0 +1,352 @@
+"""Every JAX transformation of softmax and log_softmax, next to `jax.nn` under the same one."""
+
+import concurrent.futures
+import functools
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from _support import MOVES, compiled, count_calls, device_of, operations
+from jax import export
+from jax.test_util import check_grads
+
+import jax_softmax
+
+pytestmark = pytest.mark.usefixtures("backend")
+NAMES = ["softmax", "log_softmax"]
+each_name = pytest.mark.parametrize("name", NAMES)
+TARGETS = (
+    "softmax",
+    "softmax_tangent",
+    "log_softmax",
+    "log_softmax_tangent",
+    "log_softmax_cotangent",
+)
+UNCHECKED = [export.DisabledSafetyCheck.custom_call(f"jax_softmax.{op}.v1") for op in TARGETS]
+POLICY = jax.checkpoint_policies.save_only_these_names("jax_softmax")
+
+
+def both(name):
+    return getattr(jax_softmax, name), getattr(jax.nn, name)
+
+
+def randn(*shape, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def assert_close(got, want, rtol=1e-5, atol=1e-6):
+    jax.tree.map(lambda g, w: np.testing.assert_allclose(g, w, rtol=rtol, atol=atol), got, want)
+
+
+# -- derivatives ---------------------------------------------------------------------------------
+
+AXES = [0, 1, 2, (0, 2), None, ()]
+WHERE = np.random.default_rng(0).random((3, 4, 5)) < 0.7
+
+
+@each_name
+@pytest.mark.parametrize("axis", AXES, ids=repr)
+def test_check_grads(name, axis):
+    with jax.enable_x64(True):
+        x = randn(3, 4, 5).astype(np.float64)
+        f = functools.partial(both(name)[0], axis=axis)
+        check_grads(f, (x,), order=2, modes=("fwd", "rev"), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("axis", [-1, (0, 2)], ids=repr)
+def test_check_grads_with_a_mask(axis):
+    with jax.enable_x64(True):
+        x = randn(3, 4, 5).astype(np.float64)
+        f = functools.partial(jax_softmax.softmax, axis=axis, where=WHERE)
+        check_grads(f, (x,), order=2, modes=("fwd", "rev"), rtol=1e-4, atol=1e-4)
+
+
+def weighted(f):
+    """A scalar function that tells the elements of `f`'s result apart."""
+    return lambda x: jnp.vdot(jnp.sin(jnp.arange(x.size, dtype=x.dtype)), f(x).ravel())
+
+
+DERIVATIVES = {
+    "grad": lambda f: jax.grad(weighted(f)),
+    "value_and_grad": lambda f: jax.value_and_grad(weighted(f)),
+    "jvp": lambda f: lambda x: jax.jvp(f, (x,), (jnp.cos(x),)),
+    "vjp": lambda f: lambda x: jax.vjp(f, x)[1](jnp.cos(x)),
+    "linearize": lambda f: lambda x: jax.linearize(f, x)[1](jnp.cos(x)),
+    "linear_transpose": lambda f: (
+        lambda x: jax.linear_transpose(jax.linearize(f, x)[1], x)(jnp.cos(x))
+    ),
+    "jacfwd": jax.jacfwd,
+    "jacrev": jax.jacrev,
+    "hessian": lambda f: jax.hessian(weighted(f)),
+    "jacfwd(jacfwd)": lambda f: jax.jacfwd(jax.jacfwd(f)),
+    "jacfwd(jacrev)": lambda f: jax.jacfwd(jax.jacrev(f)),
+    "jacrev(jacfwd)": lambda f: jax.jacrev(jax.jacfwd(f)),
+    "jacrev(jacrev)": lambda f: jax.jacrev(jax.jacrev(f)),
+    "hvp": lambda f: lambda x: jax.jvp(jax.grad(weighted(f)), (x,), (jnp.cos(x),))[1],
+}
+
+
+@each_name
+@pytest.mark.parametrize("axis", [0, -1])
+@pytest.mark.parametrize("derivative", DERIVATIVES)
+def test_derivatives(name, derivative, axis):
+    x = randn(3, 4)
+    got, want = (
+        jax.jit(DERIVATIVES[derivative](functools.partial(f, axis=axis)))(x) for f in both(name)
+    )
+    assert_close(got, want)
+
+
+@each_name
+def test_third_derivative(name):
+    x = randn(3)
+    got, want = (jax.jit(jax.jacfwd(jax.jacrev(jax.jacfwd(f))))(x) for f in both(name))
+    assert_close(got, want)
+
+
+@each_name
+@pytest.mark.parametrize("mode", ["rev", "fwd"])
+def test_one_call_forward_and_one_backward(name, mode):
+    f = both(name)[0]
+    x = randn(8, 128)
+    if mode == "rev":
+        hlo = compiled(lambda x, g: jax.vjp(f, x)[1](g), x, x)
+    else:
+        hlo = compiled(lambda x, t: jax.jvp(f, (x,), (t,)), x, x)
+    assert count_calls(hlo, name) == 1
+    assert count_calls(hlo) == 2
+
+
+@each_name
+def test_reverse_mode_keeps_only_the_result(name):
+    f = both(name)[0]
+    y, vjp = jax.vjp(f, randn(3, 4))
+    (residual,) = [r for r in jax.tree.leaves(vjp) if r.size > 1]
+    np.testing.assert_array_equal(residual, y)
+
+
+# -- vmap ----------------------------------------------------------------------------------------
+
+
+@each_name
+@pytest.mark.parametrize("in_axis, out_axis", [*itertools.product(range(3), [0, 2, -1])])
+@pytest.mark.parametrize("axis", [0, 1, -2, None, (0, 1)], ids=repr)
+def test_vmap(name, in_axis, out_axis, axis):
+    x = randn(3, 4, 5)
+    got, want = (
+        jax.vmap(functools.partial(f, axis=axis), in_axis, out_axis)(x) for f in both(name)
+    )
+    assert_close(got, want)
+
+
+@each_name
+def test_nested_vmap(name):
+    x = randn(2, 3, 4, 5)
+    for outer, inner in itertools.product(range(4), range(3)):
+        got, want = (jax.vmap(jax.vmap(f, inner, 1), outer, 2)(x) for f in both(name))
+        assert_close(got, want)
+
+
+@each_name
+@pytest.mark.parametrize("in_axis", [0, 1, 2])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_vmap_of_grad(name, in_axis, axis):
+    x = randn(3, 4, 5)
+    got, want = (
+        jax.vmap(jax.grad(weighted(functools.partial(f, axis=axis))), in_axis, in_axis)(x)
+        for f in both(name)
+    )
+    assert_close(got, want)
+
+
+@each_name
+@pytest.mark.parametrize(
+    "x_axis, t_axis", [(None, 0), (None, 2), (0, None), (1, None), (0, 2), (2, 1)]
+)
+@pytest.mark.parametrize("mode", ["jvp", "vjp"])
+def test_vmap_over_some_operands(name, x_axis, t_axis, mode):
+    x, t = (
+        randn(*np.insert([3, 4], a, 5) if a is not None else (3, 4), seed=s)
+        for s, a in enumerate((x_axis, t_axis))
+    )
+
+    def derivative(f, x, t):
+        return jax.jvp(f, (x,), (t,))[1] if mode == "jvp" else jax.vjp(f, x)[1](t)[0]
+
+    got, want = (
+        jax.vmap(functools.partial(derivative, f), (x_axis, t_axis))(x, t) for f in both(name)
+    )
+    assert_close(got, want)
+
+
+@each_name
+@pytest.mark.parametrize("in_axis", [0, 1, 2])
+def test_vmap_moves_no_data(name, in_axis):
+    f = jax.vmap(both(name)[0], in_axis, in_axis)
+    for g in (f, jax.grad(weighted(f))):
+        hlo = compiled(g, randn(8, 16, 32))
+        assert not operations(hlo) & MOVES
+        assert count_calls(hlo) == (1 if g is f else 2)
+
+
+# -- control flow and checkpoint -----------------------------------------------------------------
+
+
+@each_name
+def test_scan(name):
+    def loss(f, x):
+        return jax.lax.scan(lambda c, row: (f(c + row), jnp.sum(c * row)), x[0], x)[1].sum()
+
+    got, want = (
+        jax.jit(jax.value_and_grad(functools.partial(loss, f)))(randn(6, 5)) for f in both(name)
+    )
+    assert_close(got, want)
+
+
+@each_name
+def test_while_loop(name):
+    def run(f, x):
+        return jax.lax.while_loop(lambda c: c[0] < 4, lambda c: (c[0] + 1, f(c[1])), (0, x))[1]
+
+    got, want = (
+        jax.jit(lambda x, f=f: jax.jvp(functools.partial(run, f), (x,), (jnp.cos(x),)))(randn(3, 5))
+        for f in both(name)
+    )
+    assert_close(got, want)
+
+
+@each_name
+@pytest.mark.parametrize("flag", [True, False])
+def test_cond(name, flag):
+    def loss(f, flag, x):
+        return weighted(lambda x: jax.lax.cond(flag, f, lambda x: 2 * x, x))(x)
+
+    got, want = (
+        jax.jit(jax.grad(functools.partial(loss, f), 1))(flag, randn(3, 5)) for f in both(name)
+    )
+    assert_close(got, want)
+
+
+def named_checkpoint(f):
+    """Work before and after softmax, of which only softmax's result is to be kept."""
+    return jax.checkpoint(lambda x: jnp.sum(jnp.sin(f(jnp.cos(x))) ** 2), policy=POLICY)
+
+
+@each_name
+def test_checkpoint_runs_one_call_forward_and_one_backward(name):
+    # The value too: without it the forward pass would be dropped, and the recomputation be the one.
+    hlo = compiled(jax.value_and_grad(named_checkpoint(both(name)[0])), randn(8, 128))
+    backward = {"softmax": "softmax_tangent", "log_softmax": "log_softmax_cotangent"}[name]
+    assert count_calls(hlo, name) == 1
+    assert count_calls(hlo, backward) == 1
+    assert count_calls(hlo) == 2
+
+
+@each_name
+def test_checkpoint_keeps_only_the_named_result(name, capsys):
+    jax.ad_checkpoint.print_saved_residuals(named_checkpoint(both(name)[0]), randn(8, 128))
+    saved = [
+        line for line in capsys.readouterr().out.splitlines() if "from the argument" not in line
+    ]
+    assert len(saved) == 1 and "f32[8,128]" in saved[0] and "jax_softmax" in saved[0]
+
+
+@each_name
+def test_checkpoint_values(name):
+    got, want = (jax.jit(jax.grad(named_checkpoint(f)))(randn(8, 128)) for f in both(name))
+    assert_close(got, want)
+
+
+# -- many calls at once --------------------------------------------------------------------------
+
+
+@each_name
+@pytest.mark.timeout(120, method="thread")  # a hang is inside C++, where no signal is served
+def test_sixteen_independent_calls_in_one_program(name):
+    xs = [randn(512, 640, seed=i) for i in range(16)]
+    program = jax.jit(lambda xs: [both(name)[0](x) for x in xs])
+    want = [both(name)[1](x) for x in xs]
+    for _ in range(20):
+        got = jax.block_until_ready(program(xs))
+    assert count_calls(compiled(lambda xs: [both(name)[0](x) for x in xs], xs)) == 16
+    assert_close(got, want)
+
+
+@pytest.mark.timeout(120, method="thread")
+def test_calls_from_sixteen_threads(backend):
+    xs = [jax.device_put(randn(512, 640, seed=i), device_of(backend)) for i in range(16)]
+
+    def work(x):
+        for _ in range(20):
+            y = jax.block_until_ready(jax_softmax.softmax(x))
+        return y
+
+    with concurrent.futures.ThreadPoolExecutor(16) as pool:
+        results = list(pool.map(work, xs, timeout=100))
+    assert_close(results, [jax.nn.softmax(x) for x in xs])
+
+
+# -- compilation ---------------------------------------------------------------------------------
+
+
+@each_name
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("axis", [0, 1, (0, 1)], ids=repr)
+def test_eager_and_jit_give_the_same_bits(name, dtype, axis):
+    f = functools.partial(both(name)[0], axis=axis)
+    x = jnp.asarray(randn(33, 77)).astype(dtype)
+    eager, jitted = f(x), jax.jit(f)(x)
+    with jax.disable_jit():
+        op_by_op = f(x)
+    assert eager.tobytes() == jitted.tobytes() == op_by_op.tobytes()
+
+
+@each_name
+def test_donation(name):
+    x = jnp.asarray(randn(16, 32))
+    want = both(name)[1](x)
+    assert_close(jax.jit(both(name)[0], donate_argnums=0)(x), want)
+    assert x.is_deleted()
+
+
+def exported(f, x, **kwargs):
+    """`f` after a round trip through bytes."""
+    made = export.export(jax.jit(f), disabled_checks=UNCHECKED, **kwargs)(x)
+    return export.deserialize(made.serialize(vjp_order=1))
+
+
+@each_name
+@pytest.mark.parametrize("axis", [0, 1, -1])
+def test_export(name, axis, backend):
+    f, reference = (functools.partial(f, axis=axis) for f in both(name))
+    x = jnp.asarray(randn(3, 4, 5))
+    loaded = exported(f, x, platforms=[backend])
+    assert_close(loaded.call(x), reference(x))
+    assert_close(jax.grad(weighted(loaded.call))(x), jax.grad(weighted(reference))(x))
+    assert f"jax_softmax.{name}.v1" in str(loaded.mlir_module())
+
+
+@each_name
+@pytest.mark.parametrize("axis", [0, 1, -1])
+def test_export_with_a_symbolic_batch(name, axis, backend):
+    f, reference = (functools.partial(f, axis=axis) for f in both(name))
+    symbolic = jax.ShapeDtypeStruct(export.symbolic_shape("b, 4, 5"), np.float32)
+    loaded = exported(f, symbolic, platforms=[backend])
+    for b in (1, 3, 7):
+        x = jnp.asarray(randn(b, 4, 5))
+        assert_close(loaded.call(x), reference(x))
+        assert_close(jax.grad(weighted(loaded.call))(x), jax.grad(weighted(reference))(x))
+
+
+@each_name
+def test_export_for_several_platforms(name):
+    x = jnp.asarray(randn(3, 4, 5))
+    f, reference = both(name)
+    assert_close(exported(f, x, platforms=["cpu", "cuda", "tpu"]).call(x), reference(x))
+
+
+def test_export_unchecked_is_needed(backend):
+    with pytest.raises(ValueError, match=r"custom.*call.*jax_softmax\.softmax\.v1"):
+        export.export(jax.jit(jax_softmax.softmax), platforms=[backend])(randn(3, 4))

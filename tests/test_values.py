@@ -1,0 +1,153 @@
+"""Every op, dtype and strategy against wider arithmetic, at lengths around each plan limit."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from _cases import operands, problems, rows
+from _support import accepts, bind, compiled, count_calls, precision
+from _truth import DTYPES, FORWARD, GRADIENT, assert_right
+
+OPS = (*FORWARD, *GRADIENT)
+each_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=str)
+each_op = pytest.mark.parametrize("op", OPS)
+each_forward = pytest.mark.parametrize("op", FORWARD)
+
+
+def run(op, inputs, axes, implementation):
+    """`op` over a list of inputs, as one program: compiling them one by one is slow."""
+
+    @jax.jit
+    def program(inputs):
+        return [
+            bind(op, *x, axis=axis, implementation=implementation)
+            for x, axis in zip(inputs, axes, strict=True)
+        ]
+
+    with precision(inputs[0][0].dtype):
+        return jax.device_get(program(inputs))
+
+
+@each_op
+@each_dtype
+def test_matches_wider_arithmetic(op, dtype, implementation):
+    shapes, axes = zip(*problems(op, dtype, implementation), strict=True)
+    inputs = [operands(op, *case, dtype) for case in zip(shapes, axes, strict=True)]
+    results = run(op, inputs, axes, implementation)
+    for got, x, axis in zip(results, inputs, axes, strict=True):
+        assert got.dtype == dtype
+        if got.size:
+            assert_right(op, got, *x, axis=axis, context=implementation)
+
+
+@each_op
+def test_the_forced_strategy_is_part_of_the_program(op, implementation):
+    axis = 0 if implementation == "cuda:strided" else 1
+    x = operands(op, (9, 40), axis, np.dtype("float32"))
+    assert accepts(op, (9, 40), x[0].dtype, axis, implementation)
+    hlo = compiled(lambda *x: bind(op, *x, axis=axis, implementation=implementation), *x)
+    backend, _, strategy = implementation.partition(":")
+    assert count_calls(hlo) == count_calls(hlo, op) == (backend != "xla")
+    assert backend == "xla" or f'strategy = "{strategy}"' in hlo
+
+
+def special_rows(n, dtype):
+    """A row for each special value, alone and with others, at either end and in the middle."""
+    base = rows(1, n, dtype)[0]
+    specials = [np.nan, np.inf, -np.inf]
+    made = [np.full(n, value, dtype) for value in specials]
+    for value in specials:
+        for position in {0, n // 2, n - 1}:
+            made.append(base.copy())
+            made[-1][position] = value
+    for a, b in ((np.inf, -np.inf), (np.nan, -np.inf), (np.nan, np.inf)):
+        made.append(base.copy())
+        made[-1][0], made[-1][-1] = a, b
+    return np.stack(made)
+
+
+@each_forward
+@each_dtype
+def test_special_values(op, dtype, implementation):
+    inputs = [special_rows(n, dtype) for n in (1, 2, 7, 33, 257, 1000)]
+    across = [np.ascontiguousarray(x.T) for x in inputs]
+    chosen = [
+        (x, axis)
+        for x, axis in (*((x, 1) for x in inputs), *((x, 0) for x in across))
+        if accepts(op, x.shape, dtype, axis, implementation)
+    ]
+    assert len(chosen) >= 6
+    xs, axes = zip(*chosen, strict=True)
+    for got, x, axis in zip(
+        run(op, [[x] for x in xs], axes, implementation), xs, axes, strict=True
+    ):
+        assert_right(op, got, x, axis=axis, context=implementation)
+
+
+@pytest.mark.parametrize("op", GRADIENT)
+@each_dtype
+def test_nan_in_a_cotangent_reaches_its_whole_row_only(op, dtype, implementation):
+    axis = 0 if implementation == "cuda:strided" else 1
+    y, t = operands(op, (9, 40), 1, dtype)
+    t[3, 17] = np.nan
+    y, t = (np.ascontiguousarray(np.moveaxis(a, 1, axis)) for a in (y, t))
+    (got,) = run(op, [[y, t]], [axis], implementation)
+    nan_rows = np.isnan(np.moveaxis(got, axis, 1))
+    assert nan_rows[3].all() and nan_rows.sum() == 40
+
+
+@each_op
+@each_dtype
+def test_same_bits_from_run_to_run(op, dtype, implementation):
+    axis = 0 if implementation == "cuda:strided" else 1
+    x = [np.moveaxis(a, 1, axis) for a in operands(op, (301, 517), 1, dtype)]
+    first, second = (run(op, [x], [axis], implementation)[0].tobytes() for _ in range(2))
+    assert first == second
+
+
+@pytest.mark.parametrize("n", [1000, 65_537, 1_000_000])
+def test_rows_sum_to_one(n, implementation):
+    axis = 0 if implementation == "cuda:strided" else 1
+    x = np.moveaxis(rows(6, n, np.float32), 1, axis)
+    if not accepts("softmax", x.shape, x.dtype, axis, implementation):
+        pytest.skip(f"{implementation} ends below rows of {n}")
+    (got,) = run("softmax", [[x]], [axis], implementation)
+    np.testing.assert_allclose(got.sum(axis, dtype=np.float64), 1, rtol=0, atol=5e-7)
+
+
+@pytest.mark.parametrize("shift", [-1024.0, 0.5, 4096.0])
+def test_shifting_a_row_changes_nothing(shift, implementation):
+    axis = 0 if implementation == "cuda:strided" else 1
+    # Multiples of 1/64 stay exact under these shifts.
+    x = np.round(64 * np.random.default_rng(0).standard_normal((100, 100))) / 64
+    x = x.astype(np.float32)
+    plain, shifted = run("softmax", [[x], [x + shift]], [axis] * 2, implementation)
+    np.testing.assert_array_equal(plain, shifted)
+
+
+def test_rows_that_start_anywhere(implementation):
+    """The operand is a part of a larger array, its rows on no vector's boundary."""
+    shape, axis = ((23, 37, 3), 1) if implementation == "cuda:strided" else ((23, 37), 1)
+    whole = rows(int(np.prod(shape)) // 37, 37, np.float32).reshape(shape)
+
+    @jax.jit
+    def parts(x):
+        part = (bind("softmax", x[i:], axis=axis, implementation=implementation) for i in range(5))
+        return list(part)
+
+    for i, got in enumerate(parts(whole)):
+        assert_right("softmax", got, whole[i:], axis=axis, context=f"from row {i}")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("shape, axis", [((2**21 + 3, 1024), 1), ((3, 17, 2**27), 1)])
+def test_more_than_two_to_the_31_elements(shape, axis):
+    last = (-1, slice(None), *(-1,) * (len(shape) - 2))  # of all rows
+    row = rows(1, shape[axis], jnp.bfloat16)
+
+    @jax.jit
+    def last_result(row):
+        x = jnp.zeros(shape, jnp.bfloat16).at[last].set(row)
+        return bind("softmax", x, axis=axis, implementation="cuda")[last]
+
+    assert_right("softmax", last_result(row[0])[None], row, axis=1)
