@@ -9,32 +9,35 @@ if(JAX_SOFTMAX_CUDA STREQUAL "off")
   return()
 endif()
 
-if(NOT CMAKE_CUDA_COMPILER)
+if(NOT CMAKE_CUDA_COMPILER AND NOT JAX_SOFTMAX_CUDA STREQUAL "wheels")
   find_program(JAX_SOFTMAX_NVCC NAMES "$ENV{CUDACXX}" nvcc
-               PATHS "$ENV{CUDA_HOME}/bin" "$ENV{CUDA_PATH}/bin" /usr/local/cuda/bin
-               NO_CMAKE_FIND_ROOT_PATH)
-  set(CMAKE_CUDA_COMPILER ${JAX_SOFTMAX_NVCC})
+               HINTS "$ENV{CUDA_HOME}/bin" "$ENV{CUDA_PATH}/bin" PATHS /usr/local/cuda/bin)
+  if(JAX_SOFTMAX_NVCC)
+    set(CMAKE_CUDA_COMPILER ${JAX_SOFTMAX_NVCC})
+  endif()
 endif()
 if(NOT CMAKE_CUDA_COMPILER)
   execute_process(
-    COMMAND ${Python_EXECUTABLE} -c
-            "import nvidia, pathlib; print(*(c for p in nvidia.__path__ for c in pathlib.Path(p).glob('cu1*') if (c / 'bin/nvcc').exists()))"
+    COMMAND ${Python_EXECUTABLE} -c "import nvidia; print(*nvidia.__path__, sep=';')"
     OUTPUT_VARIABLE wheels OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
-  if(wheels)
-    set(CMAKE_CUDA_COMPILER ${wheels}/bin/nvcc)
-    # The wheels keep the static runtime where this nvcc does not look.
-    set(CMAKE_CUDA_FLAGS_INIT "-L${wheels}/lib")
-    link_directories(${wheels}/lib)
-  endif()
+  foreach(wheel IN LISTS wheels)
+    file(GLOB nvcc ${wheel}/cu1*/bin/nvcc)
+    if(nvcc)
+      list(GET nvcc 0 CMAKE_CUDA_COMPILER)
+      # The wheels keep the static runtime where their nvcc does not look.
+      cmake_path(GET CMAKE_CUDA_COMPILER PARENT_PATH bin)
+      set(CMAKE_CUDA_FLAGS_INIT "-L${bin}/../lib")
+      link_directories(${bin}/../lib)
+    endif()
+  endforeach()
 endif()
 
 if(NOT CMAKE_CUDA_COMPILER)
-  if(JAX_SOFTMAX_CUDA STREQUAL "on")
-    message(FATAL_ERROR "JAX_SOFTMAX_CUDA=on, but there is no CUDA compiler: set CUDACXX or "
-                        "CUDA_HOME, or install with JAX_SOFTMAX_CUDA=wheels in the environment")
+  set(message "no CUDA compiler found (CUDACXX, CUDA_HOME, PATH, NVIDIA's wheels)")
+  if(NOT JAX_SOFTMAX_CUDA STREQUAL "auto")
+    message(FATAL_ERROR "jax_softmax: ${message}, and JAX_SOFTMAX_CUDA=${JAX_SOFTMAX_CUDA}")
   endif()
-  message(STATUS "jax_softmax: no CUDA compiler found (CUDACXX, CUDA_HOME, PATH, NVIDIA's wheels): "
-                 "building for the CPU only")
+  message(STATUS "jax_softmax: ${message}: building for the CPU only")
   return()
 endif()
 

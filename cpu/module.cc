@@ -63,8 +63,8 @@ nb::dict LimitsOf(const std::string& name) {
 NB_MODULE(_cpu, m) {
   BindHandlers(m);
   m.def("describe", [] { return std::string(cpu::Kernels().isa); });
-  m.def("cuda_plan", &CudaPlan, nb::arg("op"), nb::arg("shape"), nb::arg("axis"),
-        nb::arg("dtype"), nb::arg("strategy"), nb::arg("limits"));
+  m.def("cuda_plan", &CudaPlan, nb::arg("op"), nb::arg("shape"), nb::arg("axis"), nb::arg("dtype"),
+        nb::arg("strategy"), nb::arg("limits"));
   m.def("cpu_plan", &CpuPlan, nb::arg("op"), nb::arg("shape"), nb::arg("axis"), nb::arg("dtype"),
         nb::arg("strategy"));
   m.def("known_device", &LimitsOf, nb::arg("name"), "The limits of a GPU by name.");

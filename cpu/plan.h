@@ -32,8 +32,7 @@ constexpr Plan ChoosePlan(const Problem& p, Strategy requested) {
   const bool contiguous = p.rows.inner == 1;
   plan.strategy = requested;
   if (requested == Strategy::kAuto) {
-    plan.strategy =
-        contiguous && p.rows.columns >= kShortRow ? Strategy::kRow : Strategy::kLanes;
+    plan.strategy = contiguous && p.rows.columns >= kShortRow ? Strategy::kRow : Strategy::kLanes;
   }
   if (plan.strategy == Strategy::kRow && !contiguous) {
     plan.refusal = "it takes rows that are contiguous in memory";

@@ -207,9 +207,8 @@ void GroupOfRows(const Op& op, const Operands<Op, Io>& all, const Rows& rows,
     ElementOf<Op> e[kFold];
     for (int64_t c = 0; c < rows.columns; c += kFold) {
       Gather<Op>(e, [&](int i) {
-        return c + i < rows.columns
-                   ? LoadColumn<kAdjacent, Op, M>(all, group, (c + i) * rows.inner)
-                   : AbsentElement<Op>();
+        return c + i < rows.columns ? LoadColumn<kAdjacent, Op, M>(all, group, (c + i) * rows.inner)
+                                    : AbsentElement<Op>();
       });
       f(e, c);
     }

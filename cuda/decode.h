@@ -42,12 +42,13 @@ struct Operands {
 };
 
 // `axis` and `logical_axis` as in RowsOf. Inputs and output must agree in shape and dtype.
-inline ffi::ErrorOr<Operands> Decode(OpKind op, ffi::RemainingArgs args, ffi::Result<ffi::AnyBuffer> out,
-                                     int64_t axis, int64_t logical_axis) {
+inline ffi::ErrorOr<Operands> Decode(OpKind op, ffi::RemainingArgs args,
+                                     ffi::Result<ffi::AnyBuffer> out, int64_t axis,
+                                     int64_t logical_axis) {
   const int inputs = kOps[static_cast<int>(op)].inputs;
   if (static_cast<int>(args.size()) != inputs) {
-    return ffi::Unexpected(Invalid(op, "wants " + std::to_string(inputs) + " operands, got " +
-                                           std::to_string(args.size())));
+    return ffi::Unexpected(Invalid(
+        op, "wants " + std::to_string(inputs) + " operands, got " + std::to_string(args.size())));
   }
   const ffi::AnyBuffer::Dimensions dims = out->dimensions();
   const int64_t rank = static_cast<int64_t>(dims.size());
@@ -66,17 +67,18 @@ inline ffi::ErrorOr<Operands> Decode(OpKind op, ffi::RemainingArgs args, ffi::Re
     const auto arg = args.get<ffi::AnyBuffer>(i);
     if (arg.has_error()) return ffi::Unexpected(arg.error());
     if (arg->element_type() != out->element_type() || arg->dimensions() != dims) {
-      return ffi::Unexpected(Invalid(op, "operand " + std::to_string(i) +
-                                             " differs from the result in shape or dtype"));
+      return ffi::Unexpected(Invalid(
+          op, "operand " + std::to_string(i) + " differs from the result in shape or dtype"));
     }
     operands.inputs[i] = arg->untyped_data();
     addresses |= reinterpret_cast<uintptr_t>(operands.inputs[i]);
   }
   // The lowest set bit of all addresses is what every one of them is a multiple of.
   const uintptr_t alignment = (addresses | kVectorBytes) & -(addresses | kVectorBytes);
-  operands.problem = {op, inputs, *dtype,
-                      RowsOf(std::span<const int64_t>(dims.begin(), dims.size()), logical_axis, axis),
-                      static_cast<int>(alignment)};
+  operands.problem = {
+      op, inputs, *dtype,
+      RowsOf(std::span<const int64_t>(dims.begin(), dims.size()), logical_axis, axis),
+      static_cast<int>(alignment)};
   return operands;
 }
 

@@ -38,8 +38,8 @@ ffi::Error Run(OpKind op, cudaStream_t stream, int32_t ordinal, ffi::RemainingAr
     return Invalid(op, "strategy '" + std::string(strategy) + "' cannot run this: " + plan.refusal);
   }
 
-  const Call call{{operands->inputs[0], operands->inputs[1]}, operands->output, operands->problem,
-                  plan};
+  const Call call{
+      {operands->inputs[0], operands->inputs[1]}, operands->output, operands->problem, plan};
   status = Launch(call, stream);
   return status == cudaSuccess ? ffi::Error::Success() : Failed(op, "launching", status);
 }
@@ -58,9 +58,8 @@ auto Binding() {
 template <OpKind kOp>
 XLA_FFI_Error* Handle(XLA_FFI_CallFrame* frame) {
   // Nothing here allocates on the device or synchronises, so XLA may record it in a CUDA graph.
-  static const auto handler =
-      Binding().To([](auto... args) { return Run(kOp, args...); },
-                   {ffi::Traits::kCmdBufferCompatible});
+  static const auto handler = Binding().To([](auto... args) { return Run(kOp, args...); },
+                                           {ffi::Traits::kCmdBufferCompatible});
   return handler->Call(frame);
 }
 

@@ -7,8 +7,8 @@
 #include "launch.h"
 #include "math.cuh"
 #include "strategies/block.cuh"
-#include "strategies/strided.cuh"
 #include "strategies/stream.cuh"
+#include "strategies/strided.cuh"
 #include "strategies/warp.cuh"
 
 namespace jax_softmax::JS_ISA {

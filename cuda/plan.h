@@ -83,15 +83,14 @@ constexpr int ResidentBlocks(const Device& device, int threads, int registers, i
   constexpr int kSharedUnit = 128;    // bytes
   constexpr int kSubPartitions = 4;   // each with its share of the registers
   const int warps = (threads + kWarpLanes - 1) / kWarpLanes;
-  const int per_warp =
-      (registers * kWarpLanes + kRegisterUnit - 1) / kRegisterUnit * kRegisterUnit;
+  const int per_warp = (registers * kWarpLanes + kRegisterUnit - 1) / kRegisterUnit * kRegisterUnit;
   const int resident_warps =
       device.registers_per_multiprocessor / kSubPartitions / per_warp * kSubPartitions;
   const int shared =
       (shared_bytes + device.shared_reserved + kSharedUnit - 1) / kSharedUnit * kSharedUnit;
-  int blocks = std::min({device.blocks_per_multiprocessor,
-                         device.threads_per_multiprocessor / (warps * kWarpLanes),
-                         resident_warps / warps});
+  int blocks =
+      std::min({device.blocks_per_multiprocessor,
+                device.threads_per_multiprocessor / (warps * kWarpLanes), resident_warps / warps});
   if (shared > 0) blocks = std::min(blocks, device.shared_per_multiprocessor / shared);
   return blocks;
 }
@@ -180,8 +179,7 @@ constexpr int64_t GridFor(int64_t rows, int rows_per_block) {
 constexpr Plan WarpPlan(const Problem& p, Plan plan) {
   const int64_t packs = std::max<int64_t>(PacksPerRow(p.rows.columns, plan.vector), 1);
   const int limit = std::min(
-      kMaxPacksPerLane,
-      kMaxRowBytesPerLane / (ComputeBytes(p.dtype) * plan.vector * p.inputs));
+      kMaxPacksPerLane, kMaxRowBytesPerLane / (ComputeBytes(p.dtype) * plan.vector * p.inputs));
   if (packs > kWarpLanes * limit) return Refuse(plan, "the row does not fit a warp's registers");
   plan.lanes_per_row = 1;
   while (plan.lanes_per_row < std::min<int64_t>(packs, kWarpLanes) &&

@@ -48,8 +48,7 @@ std::string Listed(const Names& names) {
 
 inline Problem ProblemOf(const std::string& op, const std::vector<int64_t>& shape, int64_t axis,
                          const std::string& dtype) {
-  constexpr std::array<std::string_view, 4> kDtypes = {"float32", "float64", "float16",
-                                                       "bfloat16"};
+  constexpr std::array<std::string_view, 4> kDtypes = {"float32", "float64", "float16", "bfloat16"};
   Problem problem{};
   std::vector<std::string_view> ops;
   bool found = false;
@@ -80,8 +79,7 @@ inline Problem ProblemOf(const std::string& op, const std::vector<int64_t>& shap
   throw nb::value_error(("strategy '" + strategy + "' cannot run this problem: " + why).c_str());
 }
 
-inline Plan CheckedPlan(const Problem& problem, const Device& device,
-                        const std::string& strategy) {
+inline Plan CheckedPlan(const Problem& problem, const Device& device, const std::string& strategy) {
   const std::optional<Strategy> requested = StrategyNamed(strategy);
   if (!requested) ThrowUnknownStrategy(strategy, Listed(kStrategyNames));
   const Plan plan = ChoosePlan(problem, device, *requested);

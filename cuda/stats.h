@@ -19,7 +19,7 @@ JS_HD T PairwiseSum(const T (&x)[kCount]) {
   for (int i = 0; i < kCount; ++i) partial[i] = x[i];
   JS_UNROLL
   for (int half = kCount / 2; half > 0; half /= 2) {
-  JS_UNROLL
+    JS_UNROLL
     for (int i = 0; i < half; ++i) partial[i] += partial[i + half];
   }
   return partial[0];
@@ -51,7 +51,7 @@ struct Max {
 
   template <int kCount>
   JS_HD void Add(const Terms<kCount>& terms) {
-  JS_UNROLL
+    JS_UNROLL
     for (int i = 0; i < kCount; ++i) value = M::Larger(terms.x[i], value);
   }
   JS_HD void Merge(const Max& other) { value = M::Larger(other.value, value); }

@@ -1,9 +1,9 @@
 """`python -m jax_softmax`: versions, backends, devices, and the plan of a few shapes."""
 
 import platform
+from importlib.metadata import version
 
 import jax
-import jaxlib
 
 import jax_softmax
 
@@ -14,7 +14,7 @@ SHAPES = [(65536, 128), (16384, 1024), (4096, 32000), (4096, 50257), (8, 128256)
 
 def main() -> None:
     print(f"jax_softmax {jax_softmax.__version__}, Python {platform.python_version()}, ", end="")
-    print(f"jax {jax.__version__}, jaxlib {jaxlib.__version__}")
+    print(f"jax {jax.__version__}, jaxlib {version('jaxlib')}")
     for backend in _native.BACKENDS:
         loaded = _native.load(backend)
         state = loaded if isinstance(loaded, str) else f"registered ({loaded.describe()})"

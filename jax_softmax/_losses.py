@@ -44,9 +44,7 @@ def _loss(logits: jax.Array, labels: jax.Array) -> jax.Array:
 _cross_entropy = jax.custom_vjp(_loss)
 
 
-def _forward(
-    logits: jax.Array, labels: jax.Array
-) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+def _forward(logits: jax.Array, labels: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
     return _loss(logits, labels), (logits, labels)
 
 

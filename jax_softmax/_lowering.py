@@ -48,9 +48,7 @@ def _lower(
     backend: str | None,
     strategy: str,
 ) -> Any:
-    native = backend == here or (
-        backend is None and str(ctx.avals_in[0].dtype) in _native.DTYPES
-    )
+    native = backend == here or (backend is None and str(ctx.avals_in[0].dtype) in _native.DTYPES)
     if not native:
         return _lower_reference(
             ctx, *operands, reference=reference, axis=axis, backend=backend, strategy=strategy

@@ -15,6 +15,8 @@ import numpy as np
 
 # Backend -> (extension module, platform name in XLA's FFI registry, platform name in lowering).
 BACKENDS = {"cpu": ("_cpu", "cpu", "cpu"), "cuda": ("_cuda", "CUDA", "cuda")}
+# jax.Device, which its own annotations make a variable instead of a type.
+Device = Any
 DTYPES = ("float32", "float64", "float16", "bfloat16")
 
 
@@ -89,7 +91,7 @@ def check_strategy(
     plan(op, shape, dtype, axis, strategy, device)
 
 
-def cuda_device(device: jax.Device) -> Mapping[str, int]:
+def cuda_device(device: Device) -> Mapping[str, int]:
     """The limits of an attached GPU that the plan depends on."""
     cuda = module("cuda")
     if cuda is None:

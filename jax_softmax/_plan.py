@@ -1,4 +1,4 @@
-"""`plan`: which kernel, with which geometry, a call would run; computed by the kernels' own code."""
+"""`plan`: which kernel a call would run, and how, as the kernels' own code decides it."""
 
 import dataclasses
 from typing import Any
@@ -34,7 +34,7 @@ def plan(
     axis: int = -1,
     op: str = "softmax",
     *,
-    device: str | jax.Device | None = None,
+    device: str | _native.Device | None = None,
     strategy: str = "auto",
 ) -> Plan:
     """Returns the plan of `op` over `axis` of an array of `shape` and `dtype`.
@@ -56,10 +56,10 @@ def plan(
     return Plan(device=name, **found)
 
 
-def _resolve(device: str | jax.Device | None) -> tuple[str, Any]:
+def _resolve(device: str | _native.Device | None) -> tuple[str, Any]:
     if isinstance(device, str):
         return device, device
-    device = device or jax.devices()[0]
-    if device.platform == "gpu":
-        return device.device_kind, _native.cuda_device(device)
+    chosen: Any = jax.devices()[0] if device is None else device
+    if chosen.platform == "gpu":
+        return chosen.device_kind, _native.cuda_device(chosen)
     return "cpu", "cpu"

@@ -48,9 +48,7 @@ def _batch(
     **request: Any,
 ) -> tuple[jax.Array, int]:
     """Leaves the first batched operand where it is and shifts `axis`: no data moves."""
-    at, size = next(
-        (d, x.shape[d]) for x, d in zip(operands, dims, strict=True) if d is not None
-    )
+    at, size = next((d, x.shape[d]) for x, d in zip(operands, dims, strict=True) if d is not None)
     aligned = [_batch_to(x, d, at, size) for x, d in zip(operands, dims, strict=True)]
     return primitive.bind(*_align(*aligned), axis=axis + (at <= axis), **request), at
 

@@ -75,7 +75,9 @@ def register_table(kernels: list[Kernel]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("log", type=Path)
     parser.add_argument("--write", action="store_true", help="refresh cuda/registers.h")
     arguments = parser.parse_args()

@@ -8,7 +8,12 @@ import jax.numpy as jnp
 
 import jax_softmax
 
-STRATEGIES = {"warp": (5, 512, 33), "block": (1, 1000, 4097), "stream": (7, 4099), "strided": (9, 65)}
+STRATEGIES = {
+    "warp": (5, 512, 33),
+    "block": (1, 1000, 4097),
+    "stream": (7, 4099),
+    "strided": (9, 65),
+}
 
 
 def run(strategy: str, columns: int, dtype: str) -> None:

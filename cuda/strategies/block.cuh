@@ -24,7 +24,8 @@ __global__ void __launch_bounds__(kBlockThreads.back())
     const auto read = [&](int k, Element<T, kInputs>(&e)[kVector]) {
       Raw raw[kInputs];
 #pragma unroll
-      for (int input = 0; input < kInputs; ++input) raw[input] = Raw::Load(&cache[input * packs + k]);
+      for (int input = 0; input < kInputs; ++input)
+        raw[input] = Raw::Load(&cache[input * packs + k]);
       Load::Decode(raw, e);
     };
 

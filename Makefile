@@ -1,0 +1,58 @@
+# make demo, make test: all that a machine needs is Python >= 3.11 with pip, a C++ compiler, make.
+PYTHON ?= python3
+VENV ?= .venv
+BIN = $(VENV)/bin
+BUILD_LOG = build/build.log
+SOURCES = CMakeLists.txt pyproject.toml $(wildcard cmake/* cuda/* cuda/*/* cpu/*)
+# More settings for the build, as in SETTINGS="-C cmake.define.CMAKE_CUDA_ARCHITECTURES=90".
+SETTINGS ?=
+PYTEST = $(BIN)/python -m pytest -n 2
+
+.PHONY: demo test lint bench gpu-test sanitize check-kernels clean
+.DELETE_ON_ERROR:
+
+demo: $(VENV)/installed
+	$(BIN)/python examples/train_lm.py
+
+test: $(VENV)/installed
+	$(PYTEST)
+
+lint: $(VENV)/installed $(VENV)/linted
+	$(BIN)/pre-commit run --all-files --show-diff-on-failure
+
+bench: $(VENV)/installed
+	$(BIN)/python benchmarks/run.py --output benchmark.json
+	$(BIN)/python benchmarks/plot.py benchmark.json benchmark.png
+
+# On a machine with a GPU and everything installed: builds here, without network or isolation.
+gpu-test:
+	mkdir -p build
+	$(PYTHON) -m pip install -v --no-build-isolation --no-deps -e . \
+	    -C cmake.define.JAX_SOFTMAX_CUDA=on $(SETTINGS) > $(BUILD_LOG) 2>&1 || (tail -50 $(BUILD_LOG); exit 1)
+	$(PYTHON) -m jax_softmax
+	$(PYTHON) -m pytest -n 8
+	$(PYTHON) examples/train_lm.py
+
+sanitize:
+	compute-sanitizer --tool memcheck --error-exitcode 1 $(PYTHON) tools/smoke.py
+	compute-sanitizer --tool racecheck --error-exitcode 1 $(PYTHON) tools/smoke.py
+
+# The log of a build from scratch with JAX_SOFTMAX_PTXAS_REPORT=ON for sm_90.
+check-kernels: $(VENV)/installed
+	$(BIN)/python tools/check_kernels.py $(BUILD_LOG)
+
+$(VENV)/installed: $(SOURCES)
+	$(PYTHON) -m venv $(VENV)
+	mkdir -p build
+	$(BIN)/python -m pip install -q --upgrade pip
+	$(BIN)/python -m pip install -v -e . --group demo --group test $(SETTINGS) > $(BUILD_LOG) 2>&1 \
+	    || (tail -50 $(BUILD_LOG); exit 1)
+	grep "jax_softmax:" $(BUILD_LOG)
+	touch $@
+
+$(VENV)/linted: pyproject.toml $(VENV)/installed
+	$(BIN)/python -m pip install -q --group lint
+	touch $@
+
+clean:
+	rm -rf build $(VENV)

@@ -1,0 +1,16 @@
+from collections.abc import Sequence
+
+def ffi_api_version() -> tuple: ...
+def handler_calls() -> int:
+    """How often any handler has run in this process."""
+
+def handlers() -> dict:
+    """The FFI handlers by op."""
+
+def describe() -> str: ...
+def cuda_plan(
+    op: str, shape: Sequence[int], axis: int, dtype: str, strategy: str, limits: dict
+) -> dict: ...
+def cpu_plan(op: str, shape: Sequence[int], axis: int, dtype: str, strategy: str) -> dict: ...
+def known_device(name: str) -> dict:
+    """The limits of a GPU by name."""

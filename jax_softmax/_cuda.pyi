@@ -1,0 +1,17 @@
+from collections.abc import Sequence
+
+def ffi_api_version() -> tuple: ...
+def handler_calls() -> int:
+    """How often any handler has run in this process."""
+
+def handlers() -> dict:
+    """The FFI handlers by op."""
+
+def describe() -> str: ...
+def device(ordinal: int) -> dict:
+    """The limits of an attached GPU."""
+
+def resident_blocks(
+    op: str, shape: Sequence[int], axis: int, dtype: str, strategy: str, ordinal: int
+) -> int:
+    """Blocks of the planned kernel per multiprocessor, as CUDA counts them."""
