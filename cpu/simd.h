@@ -159,15 +159,18 @@ JS_HD Words Narrow(Floats x, BFloat16) {
   return __builtin_convertvector(x == x ? rounded : (Longs{} + 0x7fc0), Words);
 }
 
-// Float16 through float32 arithmetic: scaling by 2^112 moves the exponent bias from 15 to 127, and
-// subnormals become normal by the same multiplication.
+// Float16 through float32 arithmetic: scaling by 2^112 moves the exponent bias from 15 to 127.
+// Subnormals go through integers instead: as float32 bits they would be subnormal too, and XLA's
+// threads take those for zero.
 JS_HD Floats Widen(Words words, Half) {
+  typedef int32_t Ints __attribute__((vector_size(kFloats * 4)));
   const Longs bits = __builtin_convertvector(words, Longs);
-  const Longs magnitude = (bits & 0x7fff) << 13;
-  const Floats finite = (Floats)magnitude * 0x1p112f;
-  const Longs special = magnitude | 0x7f800000;  // infinity or NaN
-  const Longs positive = magnitude >= (0x7c00u << 13) ? special : (Longs)finite;
-  return (Floats)(positive | ((bits & 0x8000) << 16));
+  const Longs magnitude = bits & 0x7fff;
+  const Floats normal = (Floats)(magnitude << 13) * 0x1p112f;
+  const Floats subnormal = __builtin_convertvector((Ints)magnitude, Floats) * 0x1p-24f;
+  const Longs finite = magnitude < 0x400 ? (Longs)subnormal : (Longs)normal;
+  const Longs special = (magnitude << 13) | 0x7f800000;  // infinity or NaN
+  return (Floats)((magnitude >= 0x7c00 ? special : finite) | ((bits & 0x8000) << 16));
 }
 JS_HD Words Narrow(Floats x, Half) {
   const Longs bits = (Longs)x;

@@ -194,6 +194,10 @@ constexpr Plan WarpPlan(const Problem& p, Plan plan) {
   return plan;
 }
 
+constexpr int BlockRegisters(const Problem& p) {
+  return kBlockRegisters[static_cast<int>(p.op)][static_cast<int>(p.dtype)];
+}
+
 constexpr Plan BlockPlan(const Problem& p, const Device& device, Plan plan) {
   const int64_t packs = std::max<int64_t>(PacksPerRow(p.rows.columns, plan.vector), 1);
   const int64_t row_bytes = packs * plan.vector * SizeOf(p.dtype) * p.inputs;
@@ -202,7 +206,7 @@ constexpr Plan BlockPlan(const Problem& p, const Device& device, Plan plan) {
   }
   plan.shared_bytes = static_cast<int>(row_bytes + kScratchBytes + 15) / 16 * 16;
   plan.threads = kBlockThreads.front();
-  const int registers = kBlockRegisters[static_cast<int>(p.op)][static_cast<int>(p.dtype)];
+  const int registers = BlockRegisters(p);
   const int resident = ResidentBlocks(device, plan.threads, registers, plan.shared_bytes);
   for (int threads : kBlockThreads) {
     // The largest block that leaves as many resident, and that the row keeps busy.

@@ -15,8 +15,17 @@ Axis = int | Sequence[int] | None
 
 
 def hashable(axis: Axis) -> Axis:
-    """A list of axes as a tuple, since `jit` wants static arguments hashable."""
-    return tuple(axis) if isinstance(axis, list) else axis
+    """`axis` for `jit`, whose static arguments are hashable: lists as tuples, scalars as ints."""
+    if isinstance(axis, list):
+        return tuple(axis)
+    return axis if axis is None or isinstance(axis, tuple) else _index(axis, axis)
+
+
+def _index(one: Any, axis: Any) -> int:
+    try:
+        return operator.index(one)
+    except TypeError:
+        raise TypeError(f"axis wants an int, a tuple of ints or None, got {axis!r}") from None
 
 
 def floating(x: ArrayLike) -> jax.Array:
@@ -35,7 +44,7 @@ def floating(x: ArrayLike) -> jax.Array:
 
 
 def broadcast_mask(x: jax.Array, where: ArrayLike) -> tuple[jax.Array, jax.Array]:
-    """`x` and the boolean mask at their common shape."""
+    """`x` at its common shape with the boolean mask, in a dtype that has infinities."""
     if not isinstance(where, jax.Array | np.ndarray | np.generic | bool):
         raise TypeError(f"where wants a boolean array, got {type(where).__name__}")
     where = jnp.asarray(where)
@@ -47,6 +56,8 @@ def broadcast_mask(x: jax.Array, where: ArrayLike) -> tuple[jax.Array, jax.Array
         raise ValueError(
             f"where of shape {where.shape} does not broadcast against x of shape {x.shape}"
         ) from None
+    if x.dtype.itemsize == 1:
+        x = x.astype(jnp.float32)
     return (x if x.shape == shape else jnp.broadcast_to(x, shape)), where
 
 
@@ -91,10 +102,7 @@ def canonical_axes(axis: Axis, ndim: int) -> tuple[int, ...]:
     """Sorted non-negative axes; None is all of them."""
     if axis is None:
         return tuple(range(ndim))
-    try:
-        given = tuple(map(operator.index, axis if isinstance(axis, Sequence) else (axis,)))
-    except TypeError:
-        raise TypeError(f"axis wants an int, a tuple of ints or None, got {axis!r}") from None
+    given = tuple(_index(a, axis) for a in (axis if isinstance(axis, Sequence) else (axis,)))
     for a in given:
         if not -ndim <= a < ndim:
             raise ValueError(f"axis {a} is out of bounds for array of dimension {ndim}")
@@ -111,6 +119,8 @@ def request(implementation: str | None, op: str, x: jax.Array, axis: int) -> dic
     """
     if implementation is None:
         return {"backend": None, "strategy": "auto"}
+    if not isinstance(implementation, str):
+        raise TypeError(f"implementation wants a string or None, got {implementation!r}")
     backend, _, strategy = implementation.partition(":")
     if backend not in ("cuda", "cpu", "xla"):
         raise ValueError(

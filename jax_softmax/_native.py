@@ -10,8 +10,6 @@ from types import ModuleType
 from typing import Any
 
 import jax
-import jax.numpy as jnp
-import numpy as np
 
 # Backend -> (extension module, platform name in XLA's FFI registry, platform name in lowering).
 BACKENDS = {"cpu": ("_cpu", "cpu", "cpu"), "cuda": ("_cuda", "CUDA", "cuda")}
@@ -88,7 +86,7 @@ def check_strategy(
 ) -> None:
     """Raises ValueError if `strategy` does not exist or cannot run this problem."""
     device = cuda_device(jax.devices("cuda")[0]) if backend == "cuda" else "cpu"
-    plan(op, shape, dtype, axis, strategy, device)
+    plan(op, shape, str(dtype), axis, strategy, device)
 
 
 def cuda_device(device: Device) -> Mapping[str, int]:
@@ -102,7 +100,7 @@ def cuda_device(device: Device) -> Mapping[str, int]:
 def plan(
     op: str,
     shape: tuple[int, ...],
-    dtype: Any,
+    dtype: str,
     axis: int,
     strategy: str,
     device: str | Mapping[str, int],
@@ -112,6 +110,6 @@ def plan(
     if cpu is None:
         raise ValueError(str(load("cpu")))
     if device == "cpu":
-        return cpu.cpu_plan(op, shape, axis, str(jnp.dtype(dtype)), strategy)
+        return cpu.cpu_plan(op, shape, axis, dtype, strategy)
     limits = cpu.known_device(device) if isinstance(device, str) else device
-    return cpu.cuda_plan(op, shape, axis, str(np.dtype(dtype)), strategy, limits)
+    return cpu.cuda_plan(op, shape, axis, dtype, strategy, limits)

@@ -47,19 +47,32 @@ def plan(
       strategy: `"auto"`, or the name of one to force.
 
     Raises:
-      ValueError: the op, dtype, device or strategy is unknown, or the strategy cannot run this
-        problem; the message says why.
+      ValueError: the shape, axis, op, dtype, device or strategy is none, or the strategy cannot
+        run this problem; the message says why.
+      TypeError: `axis` or `device` is of no type listed here.
     """
-    (row_axis,) = _canonicalize.canonical_axes(axis, len(shape))
+    if any(d < 0 for d in shape):
+        raise ValueError(f"shape {shape} has a negative dimension")
+    axes = _canonicalize.canonical_axes(axis, len(shape))
+    if len(axes) != 1:
+        raise ValueError(f"plan takes a single axis, got {axis}; reshape several into one")
+    try:
+        name_of_dtype = jnp.dtype(dtype).name
+    except TypeError:
+        raise ValueError(f"dtype {dtype!r} is unknown") from None
     name, limits = _resolve(device)
-    found = _native.plan(op, tuple(shape), jnp.dtype(dtype), row_axis, strategy, limits)
-    return Plan(device=name, **found)
+    return Plan(
+        device=name,
+        **_native.plan(op, tuple(shape), name_of_dtype, axes[0], strategy, limits),
+    )
 
 
 def _resolve(device: str | _native.Device | None) -> tuple[str, Any]:
     if isinstance(device, str):
         return device, device
     chosen: Any = jax.devices()[0] if device is None else device
+    if not hasattr(chosen, "platform"):
+        raise TypeError(f"device wants a name, a jax.Device or None, got {device!r}")
     if chosen.platform == "gpu":
         return chosen.device_kind, _native.cuda_device(chosen)
     return "cpu", "cpu"

@@ -15,7 +15,7 @@ def _in_compute_dtype(f: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
     @functools.wraps(f)
     def wrapped(*operands: jax.Array, axis: int) -> jax.Array:
         dtype = operands[0].dtype
-        wide = jnp.promote_types(dtype, jnp.float32) if dtype.itemsize < 4 else dtype
+        wide = jnp.float32 if dtype.itemsize < 4 else dtype
         return f(*(x.astype(wide) for x in operands), axis=axis).astype(dtype)
 
     return wrapped

@@ -78,6 +78,7 @@ def _apply_jit(
     implementation: str | None,
 ) -> Array:
     x = _canonicalize.floating(x)
+    dtype = x.dtype
     if where is not None:
         x, where = _canonicalize.broadcast_mask(x, where)
         x = jnp.where(where, x, -jnp.inf)
@@ -86,4 +87,4 @@ def _apply_jit(
     y = restore(primitive.bind(rows, axis=row_axis, **request))
     # The outer select also turns an all-masked row, NaN until here, into `masked`, and its
     # transpose keeps that NaN out of the gradient.
-    return y if where is None else jnp.where(where, y, masked)
+    return y if where is None else jnp.where(where, y, masked).astype(dtype)

@@ -132,3 +132,29 @@ def test_a_handler_obeys_the_strategy_it_is_given(backend):
     jax.block_until_ready(call(x, **attributes, strategy="auto"))
     with pytest.raises(jax.errors.JaxRuntimeError, match=CANNOT_RUN[backend]):
         jax.block_until_ready(call(x, **attributes, strategy=CANNOT_RUN[backend]))
+
+
+@pytest.mark.parametrize("isa", ["baseline", "avx2", "avx512"])
+def test_every_instruction_set_is_right(isa, tmp_path):
+    """Each in its own process: the choice is made once. A machine without it says so."""
+    code = """
+        import sys, jax, numpy as np, jax_softmax
+        from jax_softmax import _native
+        x = np.load(sys.argv[1])
+        for strategy in ("row", "lanes"):
+            for f in (jax_softmax.softmax, jax_softmax.log_softmax):
+                for dtype in ("float32", "float16", "bfloat16"):
+                    y = f(jax.numpy.asarray(x, dtype), implementation=f"cpu:{strategy}")
+                    want = f(jax.numpy.asarray(x, dtype), implementation="xla")
+                    rtol = 2e-6 if dtype == "float32" else 2 * float(jax.numpy.finfo(dtype).eps)
+                    np.testing.assert_allclose(*(np.asarray(a, float) for a in (y, want)), rtol)
+        print(_native.load("cpu").describe())
+    """
+    np.save(tmp_path / "x.npy", np.random.default_rng(0).standard_normal((33, 1001)))
+    os.environ["JAX_SOFTMAX_CPU_ISA"] = isa
+    try:
+        ran = python(code, str(tmp_path / "x.npy")).strip()
+    finally:
+        del os.environ["JAX_SOFTMAX_CPU_ISA"]
+    if ran != isa:
+        pytest.skip(f"this processor does not run {isa}")

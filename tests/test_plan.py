@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from _support import CUDA_STRATEGIES
+from _support import CUDA_STRATEGIES, native_module
 from _truth import DTYPES, FORWARD, GRADIENT
 
 import jax_softmax
@@ -143,3 +143,21 @@ def test_the_command_line_prints_versions_backends_and_plans():
     assert "backend cuda: " in out
     assert out.count("Plan(device=") >= 3
     assert f"device 0: {jax.devices()[0].platform}" in out
+
+
+@pytest.mark.gpu
+@each_op
+@each_dtype
+@pytest.mark.parametrize("n", [64, 3000, 12_000, 40_000])
+def test_the_block_kernels_occupancy_is_what_cuda_says(op, dtype, n):
+    """The plan computes it from a table of registers; see cuda/registers.h."""
+    device = jax.devices("cuda")[0]
+    cuda, cpu = native_module("cuda"), native_module("cpu")
+    try:
+        chosen = plan((16, n), dtype, op=op, device=device, strategy="block")
+    except ValueError:
+        pytest.skip("the row does not fit a block")
+    limits = cuda.device(device.local_hardware_id)
+    measured = cuda.resident_blocks(op, (16, n), 1, str(dtype), "block", device.local_hardware_id)
+    computed = cpu.resident_blocks(op, str(dtype), chosen.threads, chosen.shared_bytes, limits)
+    assert computed == measured
