@@ -27,10 +27,11 @@ nb::dict CudaPlan(const std::string& op, const std::vector<int64_t>& shape, int6
   return facts;
 }
 
-int ComputedResidentBlocks(const std::string& op, const std::string& dtype, int threads,
-                           int shared_bytes, const nb::dict& limits) {
-  return ResidentBlocks(DeviceFrom(limits), threads, BlockRegisters(ProblemOf(op, {1}, 0, dtype)),
-                        shared_bytes);
+int ComputedResidentBlocks(const std::string& op, const std::vector<int64_t>& shape, int64_t axis,
+                           const std::string& dtype, int threads, int shared_bytes,
+                           const nb::dict& limits) {
+  const Problem problem = ProblemOf(op, shape, axis, dtype);
+  return ResidentBlocks(DeviceFrom(limits), threads, BlockRegisters(problem), shared_bytes);
 }
 
 nb::dict CpuPlan(const std::string& op, const std::vector<int64_t>& shape, int64_t axis,
@@ -73,8 +74,9 @@ NB_MODULE(_cpu, m) {
         nb::arg("strategy"), nb::arg("limits"));
   m.def("cpu_plan", &CpuPlan, nb::arg("op"), nb::arg("shape"), nb::arg("axis"), nb::arg("dtype"),
         nb::arg("strategy"));
-  m.def("resident_blocks", &ComputedResidentBlocks, nb::arg("op"), nb::arg("dtype"),
-        nb::arg("threads"), nb::arg("shared_bytes"), nb::arg("limits"),
+  m.def("resident_blocks", &ComputedResidentBlocks, nb::arg("op"), nb::arg("shape"),
+        nb::arg("axis"), nb::arg("dtype"), nb::arg("threads"), nb::arg("shared_bytes"),
+        nb::arg("limits"),
         "Blocks of the block kernel per multiprocessor, as the plan computes them.");
   m.def("known_device", &LimitsOf, nb::arg("name"), "The limits of a GPU by name.");
 }

@@ -195,7 +195,8 @@ constexpr Plan WarpPlan(const Problem& p, Plan plan) {
 }
 
 constexpr int BlockRegisters(const Problem& p) {
-  return kBlockRegisters[static_cast<int>(p.op)][static_cast<int>(p.dtype)];
+  const bool masked = p.rows.columns % VectorOf(p) != 0;
+  return kBlockRegisters[static_cast<int>(p.op)][static_cast<int>(p.dtype)][masked];
 }
 
 constexpr Plan BlockPlan(const Problem& p, const Device& device, Plan plan) {

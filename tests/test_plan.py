@@ -148,7 +148,7 @@ def test_the_command_line_prints_versions_backends_and_plans():
 @pytest.mark.gpu
 @each_op
 @each_dtype
-@pytest.mark.parametrize("n", [64, 3000, 12_000, 40_000])
+@pytest.mark.parametrize("n", [64, 3000, 3001, 12_000, 40_001])
 def test_the_block_kernels_occupancy_is_what_cuda_says(op, dtype, n):
     """The plan computes it from a table of registers; see cuda/registers.h."""
     device = jax.devices("cuda")[0]
@@ -159,5 +159,7 @@ def test_the_block_kernels_occupancy_is_what_cuda_says(op, dtype, n):
         pytest.skip("the row does not fit a block")
     limits = cuda.device(device.local_hardware_id)
     measured = cuda.resident_blocks(op, (16, n), 1, str(dtype), "block", device.local_hardware_id)
-    computed = cpu.resident_blocks(op, str(dtype), chosen.threads, chosen.shared_bytes, limits)
+    computed = cpu.resident_blocks(
+        op, (16, n), 1, str(dtype), chosen.threads, chosen.shared_bytes, limits
+    )
     assert computed == measured

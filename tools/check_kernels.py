@@ -14,6 +14,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 DTYPES = {"f": "f32", "d": "f64", "6__half": "f16", "13__nv_bfloat16": "bf16"}
+BYTES = {"f32": 4, "f64": 8, "f16": 2, "bf16": 2}
 REPORT = re.compile(
     r"Compiling entry function '(?P<name>\S+)' for 'sm_90'.*?"
     r"(?P<spilled>\d+) bytes spill stores.*?Used (?P<registers>\d+) registers",
@@ -31,6 +32,7 @@ class Kernel:
     op: str
     dtype: str
     parameters: tuple[int, ...]  # vector width, and packs per lane for "Warp"
+    masked: bool  # rows that are not whole vectors
     registers: int
     spilled: int
 
@@ -48,6 +50,7 @@ def kernels_in(log: str) -> list[Kernel]:
                 name["op"],
                 DTYPES[name["dtype"]],
                 tuple(map(int, re.findall(r"Li(\d+)E", report["name"]))),
+                "Lb0E" in report["name"],
                 int(report["registers"]),
                 int(report["spilled"]),
             )
@@ -61,15 +64,19 @@ def ops() -> list[tuple[str, str]]:
 
 
 def register_table(kernels: list[Kernel]) -> str:
-    """The rows of kBlockRegisters: the block kernels with full vectors."""
-    widest: dict[tuple[str, str], Kernel] = {}
-    for k in kernels:
-        if k.strategy == "Block" and k.parameters > widest.get((k.op, k.dtype), k).parameters:
-            widest[k.op, k.dtype] = k
-        elif k.strategy == "Block":
-            widest.setdefault((k.op, k.dtype), k)
+    """The rows of kBlockRegisters: the block kernels with full vectors, without and with masks."""
+    full = max(k.parameters[0] for k in kernels if k.strategy == "Block" and k.dtype == "bf16")
+    registers = {
+        (k.op, k.dtype, k.masked): k.registers
+        for k in kernels
+        if k.strategy == "Block" and k.parameters[0] == full // (BYTES[k.dtype] // 2)
+    }
+
+    def cell(op: str, dtype: str) -> str:
+        return f"{{{registers[op, dtype, False]}, {registers[op, dtype, True]}}}"
+
     return "".join(
-        f"    {{{', '.join(str(widest[op, d].registers) for d in DTYPES.values())}}},  // {name}\n"
+        f"    {{{', '.join(cell(op, d) for d in DTYPES.values())}}},  // {name}\n"
         for name, op in ops()
     )
 
