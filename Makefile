@@ -18,7 +18,7 @@ test: $(VENV)/installed
 	$(PYTEST)
 
 lint: $(VENV)/installed $(VENV)/linted
-	$(BIN)/pre-commit run --all-files --show-diff-on-failure
+	PATH="$(abspath $(BIN)):$$PATH" pre-commit run --all-files --show-diff-on-failure
 
 bench: $(VENV)/installed
 	$(BIN)/python benchmarks/run.py --output benchmark.json
