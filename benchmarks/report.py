@@ -45,7 +45,8 @@ def environment(platform: str) -> Entry:
     return {
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         # The full hash, ending in "-dirty" when tracked files were changed.
-        "commit": _output_of(*git, "describe", "--always", "--exclude=*", "--abbrev=40", "--dirty"),
+        "commit": _output_of(*git, "describe", "--always", "--exclude=*", "--abbrev=40", "--dirty")
+        or os.environ.get("GIT_COMMIT"),  # for a copy of the tree without its history
         "platform": platform,
         "device": jax.devices()[0].device_kind,
         "driver": driver.splitlines()[0] if platform == "gpu" and driver else None,

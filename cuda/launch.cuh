@@ -60,7 +60,10 @@ cudaError_t RunAs(const Call& call, cudaStream_t stream, int* resident) {
     return LaunchKernel(kernel, plan, stream, resident, op, load, store, rows, more...);
   };
 
-  if (plan.strategy == Strategy::kStrided) return launch(StridedKernel<Op, Load, Store>);
+  const int log2_lanes = std::countr_zero(static_cast<unsigned>(plan.lanes_per_row));
+  if (plan.strategy == Strategy::kStrided) {
+    return launch(StridedKernel<Op, Load, Store>, log2_lanes);
+  }
   return WithConstant<1, kFullVector>(plan.vector, [&](auto vector) {
     return WithConstant<true, vector == 1>(rows.columns % vector == 0, [&](auto whole) {
       constexpr bool kWhole = whole;
@@ -69,8 +72,7 @@ cudaError_t RunAs(const Call& call, cudaStream_t stream, int* resident) {
           return WithConstant<1, 2, 4, kMaxPacksPerLane>(plan.packs_per_lane, [&](auto packs) {
             constexpr int kRowBytes = vector * packs * sizeof(typename Op::T) * Op::kInputs;
             if constexpr (kRowBytes <= kMaxRowBytesPerLane) {
-              return launch(WarpKernel<Op, Load, Store, vector, kWhole, packs>,
-                            std::countr_zero(static_cast<unsigned>(plan.lanes_per_row)));
+              return launch(WarpKernel<Op, Load, Store, vector, kWhole, packs>, log2_lanes);
             } else {
               return cudaErrorInvalidValue;
             }

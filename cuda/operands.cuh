@@ -115,22 +115,37 @@ struct DirectLoad {
   const Io* source[Op::kInputs];
   int64_t elements;  // of each operand
 
-  // One input's vector as it lies in memory; elements that are not of this row are absent.
+  template <int kVector>
+  __device__ __forceinline__ static Raw<kVector> AbsentRaw(int input) {
+    Raw<kVector> raw;
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) raw.element[i] = NarrowTo<Io>(Op::Absent(input));
+    return raw;
+  }
+
+  // One input's vector as it lies in memory; elements that are not of this row are absent, and so
+  // are all of a vector that is not `present`.
   template <typename W>
   __device__ __forceinline__ Raw<W::kVector> Fetch(int input, const W& window,
-                                                   typename W::Index pack) const {
+                                                   typename W::Index pack,
+                                                   bool present = true) const {
     const int64_t offset = window.Offset(pack);
     const Io* from = source[input] + offset;
-    if (window.IsWhole(pack)) return Raw<W::kVector>::Load(from);
-    Raw<W::kVector> raw;
-    // Its neighbours' elements may be read too, as long as they are there.
-    const bool in_bounds = offset + W::kVector <= elements;
-    if (in_bounds) raw = Raw<W::kVector>::Load(from);
+    Raw<W::kVector> raw = AbsentRaw<W::kVector>(input);
+    if constexpr (W::kWhole) {
+      if (present) raw = Raw<W::kVector>::Load(from);
+    } else {
+      // Its neighbours' elements may be read too, as long as they are there.
+      const bool in_bounds = present && offset + W::kVector <= elements;
+      if (in_bounds) raw = Raw<W::kVector>::Load(from);
+      if (present && !window.IsWhole(pack)) {
 #pragma unroll
-    for (int i = 0; i < W::kVector; ++i) {
-      const bool has = window.Has(pack, i);
-      if (has && !in_bounds) raw.element[i] = from[i];
-      if (!has) raw.element[i] = NarrowTo<Io>(Op::Absent(input));
+        for (int i = 0; i < W::kVector; ++i) {
+          const bool has = window.Has(pack, i);
+          if (has && !in_bounds) raw.element[i] = from[i];
+          if (!has) raw.element[i] = NarrowTo<Io>(Op::Absent(input));
+        }
+      }
     }
     return raw;
   }

@@ -134,17 +134,21 @@ struct Plan {
 // (H200, 2026-11).
 inline constexpr int kMaxRowBytesPerLane = 128;
 // Lanes take this many vectors each before a row gets more lanes: more loads in flight and fewer
-// steps of the butterfly. Fewer than 8 lanes would not read whole 128-byte lines.
+// steps of the butterfly. Fewer than 4 lanes would read less than 64 bytes at a stretch.
 inline constexpr int kPacksPerLane = 4;
-inline constexpr int kFewestLanes = 8;
+inline constexpr int kFewestLanes = 4;
 inline constexpr int kMaxPacksPerLane = 8;
 inline constexpr int kWarpThreads = 128;
-// Said to the compiler as the least that must fit a multiprocessor: left to itself it aims at 80
-// registers and spills (ptxas 13.0, sm_90, LogSoftmaxTangent in bf16).
-inline constexpr int kWarpBlocks = 3;
+// Blocks that the compiler must leave room for on a multiprocessor, by the bytes of row that a lane
+// holds. Left to itself it takes up to 158 registers in fp32 and 5 blocks' fewer loads in flight:
+// softmax forward at 1024 fp32 columns ran at 0.87 of the copy limit (H200, 2026-11). With more
+// blocks than these it spills (ptxas 13.0, sm_90).
+constexpr int WarpBlocks(int row_bytes) { return row_bytes <= 64 ? 8 : 5; }
 inline constexpr int kStreamThreads = 512;
-inline constexpr int kStridedColumns = 32;  // neighbouring rows that a block of threads spans
 inline constexpr int kStridedThreads = 256;
+// Threads share a row only where there are too few rows to fill the device, and no more of them
+// than leave a warp 32 neighbouring rows.
+inline constexpr int kStridedMostLanes = kStridedThreads / kWarpLanes;
 // Space for one statistic per warp in a block's reductions.
 inline constexpr int kScratchBytes = 1024;
 // More threads than this are slower in the forward pass at every row length (H200, 2026-11).
@@ -228,11 +232,15 @@ constexpr Plan StreamPlan(Plan plan) {
   return plan;
 }
 
-constexpr Plan StridedPlan(const Problem& p, Plan plan) {
+constexpr Plan StridedPlan(const Problem& p, const Device& device, Plan plan) {
+  const int64_t enough = int64_t{device.multiprocessors} * device.threads_per_multiprocessor;
   plan.vector = 1;
   plan.threads = kStridedThreads;
-  plan.rows_per_block = kStridedColumns;
-  plan.lanes_per_row = kStridedThreads / kStridedColumns;
+  plan.lanes_per_row = 1;
+  while (plan.lanes_per_row < kStridedMostLanes && p.rows.Count() * plan.lanes_per_row < enough) {
+    plan.lanes_per_row *= 2;
+  }
+  plan.rows_per_block = kStridedThreads / plan.lanes_per_row;
   // One partial result (at most four compute values) per thread.
   plan.shared_bytes = kStridedThreads * 4 * ComputeBytes(p.dtype);
   return plan;
@@ -247,7 +255,7 @@ constexpr Plan Choose(const Problem& p, const Device& device, Strategy requested
     }
   }
   plan.strategy = requested;
-  if (requested == Strategy::kStrided) return StridedPlan(p, plan);
+  if (requested == Strategy::kStrided) return StridedPlan(p, device, plan);
   if (!contiguous) return Refuse(plan, "it takes rows that are contiguous in memory");
   if (requested == Strategy::kWarp) return WarpPlan(p, plan);
   if (requested == Strategy::kBlock) return BlockPlan(p, device, plan);

@@ -7,7 +7,8 @@
 namespace jax_softmax::JS_ISA {
 
 template <typename Op, typename Load, typename Store, int kVector, bool kWhole, int kPacks>
-__global__ void __launch_bounds__(kWarpThreads, kWarpBlocks)
+__global__ void __launch_bounds__(kWarpThreads, WarpBlocks(kVector * kPacks *
+                                                           sizeof(typename Op::T) * Op::kInputs))
     WarpKernel(Op op, Load load, Store store, Rows rows, int log2_lanes) {
   using Values = Element<typename Op::T, Op::kInputs>[kVector];
   const int lanes = 1 << log2_lanes;
@@ -22,16 +23,18 @@ __global__ void __launch_bounds__(kWarpThreads, kWarpBlocks)
     // Lanes past the last row stay for the shuffles, with nothing to load.
     const int packs = row < rows.outer ? window.packs : 0;
 
-    Values e[kPacks];
+    // All loads before the first use: with the conversions in between, some would wait for others.
+    typename Load::template Raw<kVector> raw[kPacks][Op::kInputs];
 #pragma unroll
     for (int k = 0; k < kPacks; ++k) {
-      if (lane + k * lanes < packs) {
-        load(window, lane + k * lanes, e[k]);
-      } else {
 #pragma unroll
-        for (int i = 0; i < kVector; ++i) e[k][i] = Load::Absent();
+      for (int input = 0; input < Op::kInputs; ++input) {
+        raw[k][input] = load.Fetch(input, window, lane + k * lanes, lane + k * lanes < packs);
       }
     }
+    Values e[kPacks];
+#pragma unroll
+    for (int k = 0; k < kPacks; ++k) Load::Decode(raw[k], e[k]);
 
     typename Op::First first;
 #pragma unroll
