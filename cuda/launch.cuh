@@ -26,8 +26,10 @@ cudaError_t LaunchKernel(void (*kernel)(Args...), const Plan& plan, cudaStream_t
                          int* resident, Args... args) {
   constexpr int kSharedWithoutAsking = 48 * 1024;
   if (plan.shared_bytes > kSharedWithoutAsking) {
+    // The device's limit, not this plan's need: the attribute is the kernel's, and another thread
+    // may be about to launch it with more.
     const cudaError_t status = cudaFuncSetAttribute(
-        kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, plan.shared_bytes);
+        kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, plan.shared_limit);
     if (status != cudaSuccess) return status;
   }
   if (resident != nullptr) {

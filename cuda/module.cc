@@ -27,9 +27,11 @@ int ResidentBlocksOf(const std::string& op, const std::vector<int64_t>& shape, i
   call.problem = ProblemOf(op, shape, axis, dtype);
   Device device;
   cudaError_t status = QueryDevice(ordinal, &device);
-  call.plan = CheckedPlan(call.problem, device, strategy);
   int blocks = 0;
-  if (status == cudaSuccess) status = MeasureResidentBlocks(call, &blocks);
+  if (status == cudaSuccess) {
+    call.plan = CheckedPlan(call.problem, device, strategy);
+    status = MeasureResidentBlocks(call, &blocks);
+  }
   if (status != cudaSuccess) throw nb::value_error(cudaGetErrorString(status));
   return blocks;
 }

@@ -123,6 +123,7 @@ struct Plan {
   int vector = 1;          // elements per access
   int packs_per_lane = 0;  // vectors of a row that a lane keeps in registers (warp)
   int shared_bytes = 0;    // dynamic shared memory per block
+  int shared_limit = 0;    // the most that the device allows it
   int64_t bytes_moved = 0;
   const char* refusal = nullptr;  // why the requested strategy cannot run this problem
 
@@ -266,6 +267,7 @@ constexpr Plan Choose(const Problem& p, const Device& device, Strategy requested
 constexpr Plan ChoosePlan(const Problem& p, const Device& device, Strategy requested) {
   Plan plan;
   plan.vector = VectorOf(p);
+  plan.shared_limit = device.shared_per_block;
   plan.bytes_moved = p.rows.Elements() * SizeOf(p.dtype) * (p.inputs + 1);
   plan = Choose(p, device, requested, plan);
   if (plan.refusal == nullptr) plan.blocks = GridFor(p.rows.Count(), plan.rows_per_block);

@@ -1,5 +1,6 @@
 """Turns what users write into what primitives take; every user mistake ends here."""
 
+import math
 import operator
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -16,9 +17,11 @@ Axis = int | Sequence[int] | None
 
 def hashable(axis: Axis) -> Axis:
     """`axis` for `jit`, whose static arguments are hashable: lists as tuples, scalars as ints."""
-    if isinstance(axis, list):
-        return tuple(axis)
-    return axis if axis is None or isinstance(axis, tuple) else _index(axis, axis)
+    if axis is None:
+        return None
+    if isinstance(axis, Sequence) or (isinstance(axis, np.ndarray) and axis.ndim):
+        return tuple(_index(a, axis) for a in axis)
+    return _index(axis, axis)
 
 
 def _index(one: Any, axis: Any) -> int:
@@ -51,7 +54,7 @@ def broadcast_mask(x: jax.Array, where: ArrayLike) -> tuple[jax.Array, jax.Array
     if where.dtype != jnp.bool_:
         raise TypeError(f"where wants a boolean array, got {where.dtype}; write `where != 0`")
     try:
-        shape = np.broadcast_shapes(x.shape, where.shape)
+        shape = jnp.broadcast_shapes(x.shape, where.shape)  # symbolic ones too
     except ValueError:
         raise ValueError(
             f"where of shape {where.shape} does not broadcast against x of shape {x.shape}"
@@ -73,7 +76,8 @@ def logits_and_labels(logits: ArrayLike, labels: ArrayLike) -> tuple[jax.Array, 
             f"labels of shape {labels.shape} do not match logits of shape {logits.shape}: "
             "labels want the shape of logits without its last axis"
         )
-    return logits, labels
+    # In fewer bits a negative label plus the number of classes could overflow.
+    return logits, labels.astype(jnp.int32) if labels.dtype.itemsize < 4 else labels
 
 
 def single_axis(
@@ -85,17 +89,32 @@ def single_axis(
         return x, axes[0], lambda y: y
     if not axes:
         return x[..., None], x.ndim, lambda y: y[..., 0]
-    together = tuple(range(axes[0], axes[0] + len(axes)))
+    start, stop = axes[0], axes[0] + len(axes)
+    together = tuple(range(start, stop))
+    x, unreplicate = _replicated(x, axes)
     gathered = jnp.moveaxis(x, axes, together)
-    merged_shape = (*gathered.shape[: axes[0]], -1, *gathered.shape[together[-1] + 1 :])
-    if x.size == 0:  # reshape cannot infer -1 beside a zero
-        merged = int(np.prod([gathered.shape[i] for i in together]))
-        merged_shape = tuple(merged if d == -1 else d for d in merged_shape)
+    merged = math.prod(gathered.shape[start:stop])
+    rows = gathered.reshape(*gathered.shape[:start], merged, *gathered.shape[stop:])
     return (
-        gathered.reshape(merged_shape),
-        axes[0],
-        lambda y: jnp.moveaxis(y.reshape(gathered.shape), together, axes),
+        rows,
+        start,
+        lambda y: unreplicate(jnp.moveaxis(y.reshape(gathered.shape), together, axes)),
     )
+
+
+def _replicated(
+    x: jax.Array, axes: tuple[int, ...]
+) -> tuple[jax.Array, Callable[[jax.Array], jax.Array]]:
+    """`x` with `axes` unsharded, where an explicit mesh shards them, and the way back.
+
+    Only unsharded axes can be merged by a reshape.
+    """
+    sharding = jax.typeof(x).sharding
+    spec = [*sharding.spec, *[None] * (x.ndim - len(sharding.spec))]
+    if all(spec[a] is None for a in axes):
+        return x, lambda y: y
+    merged = jax.sharding.PartitionSpec(*(None if i in axes else s for i, s in enumerate(spec)))
+    return jax.sharding.reshard(x, merged), lambda y: jax.sharding.reshard(y, sharding.spec)
 
 
 def canonical_axes(axis: Axis, ndim: int) -> tuple[int, ...]:

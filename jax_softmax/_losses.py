@@ -51,8 +51,8 @@ def _forward(logits: jax.Array, labels: jax.Array) -> tuple[jax.Array, tuple[jax
 def _backward(residuals: tuple[jax.Array, jax.Array], g: jax.Array) -> tuple[jax.Array, None]:
     logits, labels = residuals
     n = logits.shape[-1]
-    is_label = jnp.arange(n) == jnp.where(labels < 0, labels + n, labels)[..., None]
     p = softmax(_wide(logits))
+    is_label = jax.nn.one_hot(jnp.where(labels < 0, labels + n, labels), n, dtype=p.dtype)
     return ((p - is_label) * g[..., None]).astype(logits.dtype), None
 
 
@@ -61,4 +61,4 @@ _cross_entropy.defvjp(_forward, _backward)
 
 def _wide(logits: jax.Array) -> jax.Array:
     """At least float32: a 16-bit softmax near 1 has no digits left for `p - 1`."""
-    return logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
+    return logits if logits.dtype.itemsize >= 4 else logits.astype(jnp.float32)

@@ -32,9 +32,8 @@ def load(backend: str) -> ModuleType | str:
         module = importlib.import_module(f"jax_softmax.{module_name}")
     except ImportError as error:
         return f"the {backend} extension was not built or cannot be loaded ({error})"
-    mismatch = _version_mismatch(module.ffi_api_version(), _runtime_ffi_api_version())
+    mismatch = _version_mismatch(module.ffi_api_version())
     if mismatch:
-        warnings.warn(f"jax_softmax: {backend} kernels are off: {mismatch}", stacklevel=2)
         return mismatch
     for op, handler in module.handlers().items():
         jax.ffi.register_ffi_target(target(op), handler, platform=platform)
@@ -51,14 +50,18 @@ def _runtime_ffi_api_version() -> tuple[int, int]:
     return int(major[1]), int(minor[1])
 
 
-def _version_mismatch(built: tuple[int, int], runtime: tuple[int, int]) -> str | None:
+@functools.cache  # one warning for both backends, which are built together
+def _version_mismatch(built: tuple[int, int]) -> str | None:
     """Newer handlers than the runtime's would take the whole XLA backend down with them."""
+    runtime = _runtime_ffi_api_version()
     if built[0] == runtime[0] and built[1] <= runtime[1]:
         return None
-    return (
+    mismatch = (
         f"built with XLA FFI API {built[0]}.{built[1]}, but this jaxlib has "
         f"{runtime[0]}.{runtime[1]}; rebuild jax-softmax against it or upgrade jaxlib"
     )
+    warnings.warn(f"jax_softmax: native kernels are off: {mismatch}", stacklevel=2)
+    return mismatch
 
 
 def module(backend: str) -> ModuleType | None:

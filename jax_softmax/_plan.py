@@ -1,6 +1,9 @@
 """`plan`: which kernel a call would run, and how, as the kernels' own code decides it."""
 
 import dataclasses
+import math
+import operator
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -29,7 +32,7 @@ class Plan:
 
 
 def plan(
-    shape: tuple[int, ...],
+    shape: Sequence[int],
     dtype: Any,
     axis: int = -1,
     op: str = "softmax",
@@ -51,8 +54,9 @@ def plan(
         run this problem; the message says why.
       TypeError: `axis` or `device` is of no type listed here.
     """
-    if any(d < 0 for d in shape):
-        raise ValueError(f"shape {shape} has a negative dimension")
+    shape = tuple(map(operator.index, shape))
+    if any(d < 0 for d in shape) or math.prod(shape) >= 2**56:
+        raise ValueError(f"shape {shape} is none an array can have")
     axes = _canonicalize.canonical_axes(axis, len(shape))
     if len(axes) != 1:
         raise ValueError(f"plan takes a single axis, got {axis}; reshape several into one")
@@ -63,16 +67,18 @@ def plan(
     name, limits = _resolve(device)
     return Plan(
         device=name,
-        **_native.plan(op, tuple(shape), name_of_dtype, axes[0], strategy, limits),
+        **_native.plan(op, shape, name_of_dtype, axes[0], strategy, limits),
     )
 
 
 def _resolve(device: str | _native.Device | None) -> tuple[str, Any]:
     if isinstance(device, str):
-        return device, device
+        return device, device.removeprefix("NVIDIA ")  # as in jax.Device.device_kind
     chosen: Any = jax.devices()[0] if device is None else device
     if not hasattr(chosen, "platform"):
         raise TypeError(f"device wants a name, a jax.Device or None, got {device!r}")
     if chosen.platform == "gpu":
         return chosen.device_kind, _native.cuda_device(chosen)
-    return "cpu", "cpu"
+    if chosen.platform == "cpu":
+        return "cpu", "cpu"
+    raise ValueError(f"there are no kernels for {chosen.platform}, only for cpu and gpu")

@@ -14,15 +14,16 @@ CALLS = 8  # XLA starts a graph at five consecutive operations it can capture
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", ["softmax", "log_softmax"])
-@pytest.mark.parametrize("strategy", ["auto", "warp", "block", "stream"])
+@pytest.mark.parametrize("strategy", ["auto", "warp", "block", "stream", "strided"])
 def test_consecutive_calls_run_as_a_graph(name, strategy):
     module = native_module("cuda")
     implementation = "cuda" if strategy == "auto" else f"cuda:{strategy}"
+    axis = 0 if strategy == "strided" else 1
 
     @jax.jit
     def chain(x):
         for _ in range(CALLS):
-            x = getattr(jax_softmax, name)(x, implementation=implementation)
+            x = getattr(jax_softmax, name)(x, axis, implementation=implementation)
         return x
 
     x = jax.device_put(jnp.asarray(np.random.default_rng(0).random((64, 512))), device_of("cuda"))

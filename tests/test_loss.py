@@ -130,3 +130,28 @@ def test_bad_arguments_say_what_to_do(case):
     logits, labels, error, message = BAD_ARGUMENTS[case]
     with pytest.raises(error, match=message):
         cross_entropy(logits, labels)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_strict_promotion_and_small_labels(dtype):
+    logits = jnp.asarray(np.random.default_rng(0).standard_normal((3, 200)), dtype)
+    labels = jnp.array([-1, 100, -100], jnp.int8)
+
+    def mean(loss, logits, labels):
+        return jnp.mean(loss(logits, labels))
+
+    with jax.numpy_dtype_promotion("strict"), jax.numpy_rank_promotion("raise"):
+        got = jax.value_and_grad(mean, 1)(cross_entropy, logits, labels)
+    wide_labels = labels.astype(jnp.int32)
+    want = jax.value_and_grad(mean, 1)(
+        optax.softmax_cross_entropy_with_integer_labels, logits.astype(jnp.float32), wide_labels
+    )
+    np.testing.assert_allclose(got[0], want[0], rtol=1e-6)
+    np.testing.assert_allclose(got[1].astype(float), want[1], rtol=1e-2, atol=1e-6)
+
+
+def test_float8_logits_fall_back():
+    logits = jnp.ones((3, 5), jnp.float8_e4m3fn)
+    loss = cross_entropy(logits, jnp.array([0, 1, 2]))
+    assert loss.dtype == jnp.float32
+    np.testing.assert_allclose(loss, np.log(5), rtol=1e-6)

@@ -205,3 +205,18 @@ def test_a_sharded_softmax_axis_gives_the_right_values(name, mode, axis_type, sp
         x, t = (jax.device_put(randn(seed), NamedSharding(mesh, spec)) for seed in range(2))
         got = jax.jit(f)(x, t)
     np.testing.assert_allclose(got, reference(randn(0), randn(1)), rtol=1e-5, atol=1e-6)
+
+
+@each_name
+@each_mode
+@pytest.mark.parametrize("axis", [None, (0, 2), (1, 2)])
+@pytest.mark.parametrize("spec", [P(None, "a"), P("b", "a"), P("a", None, "b")], ids=str)
+def test_joint_axes_on_an_explicit_mesh(name, mode, axis, spec, make_mesh):
+    """Sharded axes cannot be merged by a reshape; the result is sharded like the operand."""
+    f, reference, _ = functions(name, axis, mode)
+    mesh = make_mesh(AxisType.Explicit)
+    with jax.set_mesh(mesh):
+        x, t = (jax.device_put(randn(seed), NamedSharding(mesh, spec)) for seed in range(2))
+        got = jax.jit(f)(x, t)
+        assert jax.typeof(got).sharding == jax.typeof(x).sharding
+    np.testing.assert_allclose(got, reference(randn(0), randn(1)), rtol=1e-5, atol=1e-6)

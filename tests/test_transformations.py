@@ -288,6 +288,24 @@ def test_calls_from_sixteen_threads(backend):
     assert_close(results, [jax.nn.softmax(x) for x in xs])
 
 
+@pytest.mark.gpu
+def test_kernels_of_different_shared_memory_from_two_threads():
+    """More than 48 KiB has to be asked for, per kernel and not per call."""
+    gpu = device_of("cuda")
+    xs = [jax.device_put(randn(64, n), gpu) for n in (14_000, 50_000, 20_000, 56_000)]
+    f = jax.jit(lambda x: jax_softmax.softmax(x, implementation="cuda:block"))
+    jax.block_until_ready([f(x) for x in xs])
+
+    def work(x):
+        for _ in range(300):
+            y = f(x)
+        return jax.block_until_ready(y)
+
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        results = list(pool.map(work, xs, timeout=100))
+    assert_close(results, [jax.nn.softmax(x) for x in xs])
+
+
 # -- compilation ---------------------------------------------------------------------------------
 
 
@@ -338,6 +356,16 @@ def test_export_with_a_symbolic_batch(name, axis, backend):
         x = jnp.asarray(randn(b, 4, 5))
         assert_close(loaded.call(x), reference(x))
         assert_close(jax.grad(weighted(loaded.call))(x), jax.grad(weighted(reference))(x))
+
+
+@each_name
+@pytest.mark.parametrize("axis", [-1, None])
+def test_export_of_a_mask_with_symbolic_dimensions(name, axis, backend):
+    ours, reference = both(name)
+    symbolic = jax.ShapeDtypeStruct(export.symbolic_shape("b, c"), np.float32)
+    loaded = exported(lambda x: ours(x, axis, x > 0), symbolic, platforms=[backend])
+    x = jnp.asarray(randn(5, 7))
+    assert_close(loaded.call(x), reference(x, axis, x > 0))
 
 
 @each_name
