@@ -1,8 +1,6 @@
 // The XLA FFI handlers on the CPU: decode, check, plan, run over the thread pool.
 #include "../cuda/ffi.h"
 
-#include <array>
-#include <atomic>
 #include <string>
 
 #include "../cuda/decode.h"
@@ -12,8 +10,6 @@
 namespace jax_softmax {
 
 namespace {
-
-std::atomic<int64_t> handler_calls{0};
 
 ffi::Error Run(OpKind op, ffi::ThreadPool pool, ffi::RemainingArgs args,
                ffi::Result<ffi::AnyBuffer> out, int64_t axis, int64_t logical_axis,
@@ -41,29 +37,24 @@ ffi::Error Run(OpKind op, ffi::ThreadPool pool, ffi::RemainingArgs args,
   return ffi::Error::Success();
 }
 
-template <OpKind kOp>
-XLA_FFI_Error* Handle(XLA_FFI_CallFrame* frame) {
-  static const auto handler = ffi::Ffi::Bind()
-                                  .Ctx<ffi::ThreadPool>()
-                                  .RemainingArgs()
-                                  .Ret<ffi::AnyBuffer>()
-                                  .Attr<int64_t>("axis")
-                                  .Attr<int64_t>("logical_axis")
-                                  .Attr<std::string_view>("strategy")
-                                  .To([](auto... args) { return Run(kOp, args...); });
-  return handler->Call(frame);
-}
+struct Cpu {
+  template <OpKind kOp>
+  static XLA_FFI_Error* Handle(XLA_FFI_CallFrame* frame) {
+    static const auto handler = ffi::Ffi::Bind()
+                                    .Ctx<ffi::ThreadPool>()
+                                    .RemainingArgs()
+                                    .Ret<ffi::AnyBuffer>()
+                                    .Attr<int64_t>("axis")
+                                    .Attr<int64_t>("logical_axis")
+                                    .Attr<std::string_view>("strategy")
+                                    .To([](auto... args) { return Run(kOp, args...); });
+    return handler->Call(frame);
+  }
+};
 
 }  // namespace
 
-std::span<const NamedHandler> Handlers() {
-  static constexpr std::array handlers = {
-#define JS_HANDLER(name, Op, inputs) NamedHandler{#name, Handle<OpKind::k##Op>},
-      JS_FOR_EACH_OP(JS_HANDLER)
-#undef JS_HANDLER
-  };
-  return handlers;
-}
+std::span<const NamedHandler> Handlers() { return HandlersOf<Cpu>(); }
 
 int64_t HandlerCalls() { return handler_calls.load(std::memory_order_relaxed); }
 

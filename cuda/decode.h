@@ -1,11 +1,14 @@
-// What both FFI handlers do first: turn XLA's buffers and attributes into a Problem, or say what
-// is wrong with them.
+// What the FFI handlers of both backends share: turning XLA's buffers and attributes into a Problem
+// or saying what is wrong with them, and the list of handlers.
 #pragma once
 
+#include <array>
+#include <atomic>
 #include <optional>
 #include <string>
 #include <string_view>
 
+#include "ffi.h"
 #include "plan.h"
 #include "xla/ffi/api/ffi.h"
 
@@ -80,6 +83,20 @@ inline ffi::ErrorOr<Operands> Decode(OpKind op, ffi::RemainingArgs args,
       RowsOf(std::span<const int64_t>(dims.begin(), dims.size()), logical_axis, axis),
       static_cast<int>(alignment)};
   return operands;
+}
+
+// Calls of any handler in this extension.
+inline std::atomic<int64_t> handler_calls{0};
+
+// The handlers `Backend::Handle<op>` of every op, by name.
+template <typename Backend>
+std::span<const NamedHandler> HandlersOf() {
+  static constexpr std::array handlers = {
+#define JS_HANDLER(name, Op, inputs) NamedHandler{#name, Backend::template Handle<OpKind::k##Op>},
+      JS_FOR_EACH_OP(JS_HANDLER)
+#undef JS_HANDLER
+  };
+  return handlers;
 }
 
 }  // namespace jax_softmax

@@ -1,8 +1,6 @@
 // The XLA FFI handlers: decode, check, plan, launch.
 #include "ffi.h"
 
-#include <array>
-#include <atomic>
 #include <string>
 
 #include "decode.h"
@@ -12,8 +10,6 @@
 namespace jax_softmax {
 
 namespace {
-
-std::atomic<int64_t> handler_calls{0};
 
 ffi::Error Failed(OpKind op, const char* doing, cudaError_t status) {
   return ffi::Error::Internal("jax_softmax." + NameOf(op) + ": " + doing + ": " +
@@ -55,24 +51,19 @@ auto Binding() {
       .Attr<std::string_view>("strategy");
 }
 
-template <OpKind kOp>
-XLA_FFI_Error* Handle(XLA_FFI_CallFrame* frame) {
-  // Nothing here allocates on the device or synchronises, so XLA may record it in a CUDA graph.
-  static const auto handler = Binding().To([](auto... args) { return Run(kOp, args...); },
-                                           {ffi::Traits::kCmdBufferCompatible});
-  return handler->Call(frame);
-}
+struct Cuda {
+  template <OpKind kOp>
+  static XLA_FFI_Error* Handle(XLA_FFI_CallFrame* frame) {
+    // Nothing here allocates on the device or synchronises, so XLA may record it in a CUDA graph.
+    static const auto handler = Binding().To([](auto... args) { return Run(kOp, args...); },
+                                             {ffi::Traits::kCmdBufferCompatible});
+    return handler->Call(frame);
+  }
+};
 
 }  // namespace
 
-std::span<const NamedHandler> Handlers() {
-  static constexpr std::array handlers = {
-#define JS_HANDLER(name, Op, inputs) NamedHandler{#name, Handle<OpKind::k##Op>},
-      JS_FOR_EACH_OP(JS_HANDLER)
-#undef JS_HANDLER
-  };
-  return handlers;
-}
+std::span<const NamedHandler> Handlers() { return HandlersOf<Cuda>(); }
 
 int64_t HandlerCalls() { return handler_calls.load(std::memory_order_relaxed); }
 
