@@ -31,7 +31,10 @@ def load(backend: str) -> ModuleType | str:
     try:
         module = importlib.import_module(f"jax_softmax.{module_name}")
     except ImportError as error:
-        return f"the {backend} extension was not built or cannot be loaded ({error})"
+        # A source folder hides an installed package from a Python started in it.
+        in_sources = (Path(__file__).parents[1] / "CMakeLists.txt").exists()
+        hint = "; run outside the source folder, or install with pip -e" if in_sources else ""
+        return f"the {backend} extension was not built or cannot be loaded ({error}{hint})"
     mismatch = _version_mismatch(module.ffi_api_version())
     if mismatch:
         return mismatch
