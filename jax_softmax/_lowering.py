@@ -19,10 +19,10 @@ def register(primitive: Primitive, reference: Reference) -> None:
     default = partial(_lower_reference, reference=reference)
     mlir.register_lowering(primitive, default)
     call_p = _call_primitive(primitive.name)
-    for backend, (_, _, platform) in _native.BACKENDS.items():
+    for backend in _native.BACKENDS:
         if _native.module(backend) is not None:
             rule = partial(_lower, call_p=call_p, reference=reference, here=backend)
-            mlir.register_lowering(primitive, rule, platform=platform)
+            mlir.register_lowering(primitive, rule, platform=backend)
 
 
 def _lower_reference(

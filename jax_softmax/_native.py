@@ -11,8 +11,8 @@ from typing import Any
 
 import jax
 
-# Backend -> (extension module, platform name in XLA's FFI registry, platform name in lowering).
-BACKENDS = {"cpu": ("_cpu", "cpu", "cpu"), "cuda": ("_cuda", "CUDA", "cuda")}
+# Backend, which is also JAX's name for the platform -> XLA's name for it in the FFI registry.
+BACKENDS = {"cpu": "cpu", "cuda": "CUDA"}
 # jax.Device, which its own annotations make a variable instead of a type.
 Device = Any
 DTYPES = ("float32", "float64", "float16", "bfloat16")
@@ -27,9 +27,8 @@ def target(op: str) -> str:
 @functools.cache
 def load(backend: str) -> ModuleType | str:
     """The backend's extension with its handlers registered, or why there is none."""
-    module_name, platform, _ = BACKENDS[backend]
     try:
-        module = importlib.import_module(f"jax_softmax.{module_name}")
+        module = importlib.import_module(f"jax_softmax._{backend}")
     except ImportError as error:
         # A source folder hides an installed package from a Python started in it.
         in_sources = (Path(__file__).parents[1] / "CMakeLists.txt").exists()
@@ -39,7 +38,7 @@ def load(backend: str) -> ModuleType | str:
     if mismatch:
         return mismatch
     for op, handler in module.handlers().items():
-        jax.ffi.register_ffi_target(target(op), handler, platform=platform)
+        jax.ffi.register_ffi_target(target(op), handler, platform=BACKENDS[backend])
         jax.ffi.register_ffi_target_as_batch_partitionable(target(op))
     return module
 
