@@ -13,9 +13,10 @@ namespace {
 
 ffi::Error Run(OpKind op, ffi::ThreadPool pool, ffi::RemainingArgs args,
                ffi::Result<ffi::AnyBuffer> out, int64_t axis, int64_t logical_axis,
-               std::string_view strategy) {
+               std::string_view strategy, bool batch_invariant) {
   handler_calls.fetch_add(1, std::memory_order_relaxed);
-  const ffi::ErrorOr<Operands> operands = Decode(op, args, out, axis, logical_axis);
+  const ffi::ErrorOr<Operands> operands =
+      Decode(op, args, out, axis, logical_axis, batch_invariant);
   if (operands.has_error()) return operands.error();
   const Problem& problem = operands->problem;
   if (problem.rows.Elements() == 0) return ffi::Error::Success();
@@ -27,7 +28,8 @@ ffi::Error Run(OpKind op, ffi::ThreadPool pool, ffi::RemainingArgs args,
     return Invalid(op, "strategy '" + std::string(strategy) + "' cannot run this: " + plan.refusal);
   }
 
-  const cpu::Kernel kernel = cpu::Kernels().find(op, problem.dtype, plan.strategy);
+  const cpu::Kernel kernel =
+      cpu::Kernels().find(op, problem.dtype, problem.out_dtype, plan.strategy);
   const int64_t count = problem.rows.Count();
   cpu::ParallelFor(pool, plan.chunks, [&](int64_t chunk) {
     const int64_t begin = chunk * plan.rows_per_chunk;
@@ -47,6 +49,7 @@ struct Cpu {
                                     .Attr<int64_t>("axis")
                                     .Attr<int64_t>("logical_axis")
                                     .Attr<std::string_view>("strategy")
+                                    .Attr<bool>("batch_invariant")
                                     .To([](auto... args) { return Run(kOp, args...); });
     return handler->Call(frame);
   }

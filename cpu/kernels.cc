@@ -1,5 +1,5 @@
-// Every op, dtype and strategy for one instruction set: the build compiles this file once per set,
-// with JS_ISA (its namespace) and JS_SIMD_BYTES defined.
+// Every op, pair of types and strategy for one instruction set: the build compiles this file once
+// per set, with JS_ISA (its namespace) and JS_SIMD_BYTES defined.
 #include "kernels.h"
 
 #include "../cuda/ops/all.h"
@@ -9,13 +9,32 @@ namespace jax_softmax::JS_ISA {
 
 namespace {
 
-template <template <typename> class OpOf, typename Io, cpu::Strategy kStrategy>
+template <DataType kType>
+struct MemoryTypeOf;
+template <>
+struct MemoryTypeOf<DataType::kF32> {
+  using Type = float;
+};
+template <>
+struct MemoryTypeOf<DataType::kF64> {
+  using Type = double;
+};
+template <>
+struct MemoryTypeOf<DataType::kF16> {
+  using Type = Half;
+};
+template <>
+struct MemoryTypeOf<DataType::kBF16> {
+  using Type = BFloat16;
+};
+
+template <template <typename> class OpOf, typename In, typename Out, cpu::Strategy kStrategy>
 void Run(const void* const* inputs, void* output, const Rows& rows, int64_t begin, int64_t end) {
-  using M = typename IoTraits<Io>::Math;
+  using M = typename IoTraits<Out>::Math;
   using Op = OpOf<M>;
-  Operands<Op, Io> operands;
-  for (int i = 0; i < Op::kInputs; ++i) operands.inputs[i] = static_cast<const Io*>(inputs[i]);
-  operands.output = static_cast<Io*>(output);
+  Operands<Op, In, Out> operands;
+  for (int i = 0; i < Op::kInputs; ++i) operands.inputs[i] = static_cast<const In*>(inputs[i]);
+  operands.output = static_cast<Out*>(output);
   if constexpr (kStrategy == cpu::Strategy::kRow) {
     RowStrategy<Op, M>(operands, rows, begin, end);
   } else {
@@ -23,32 +42,30 @@ void Run(const void* const* inputs, void* output, const Rows& rows, int64_t begi
   }
 }
 
-template <template <typename> class OpOf, typename Io>
+template <template <typename> class OpOf, DataType kIn, DataType kOut>
 cpu::Kernel ForStrategy(cpu::Strategy strategy) {
-  return strategy == cpu::Strategy::kRow ? Run<OpOf, Io, cpu::Strategy::kRow>
-                                         : Run<OpOf, Io, cpu::Strategy::kLanes>;
+  using In = typename MemoryTypeOf<kIn>::Type;
+  using Out = typename MemoryTypeOf<kOut>::Type;
+  return strategy == cpu::Strategy::kRow ? Run<OpOf, In, Out, cpu::Strategy::kRow>
+                                         : Run<OpOf, In, Out, cpu::Strategy::kLanes>;
 }
 
 template <template <typename> class OpOf>
-cpu::Kernel ForType(DataType dtype, cpu::Strategy strategy) {
-  switch (dtype) {
-    case DataType::kF32:
-      return ForStrategy<OpOf, float>(strategy);
-    case DataType::kF64:
-      return ForStrategy<OpOf, double>(strategy);
-    case DataType::kF16:
-      return ForStrategy<OpOf, Half>(strategy);
-    case DataType::kBF16:
-      return ForStrategy<OpOf, BFloat16>(strategy);
+cpu::Kernel ForTypes(TypePair types, cpu::Strategy strategy) {
+#define JS_FIND(in, out, context)                                          \
+  if (types == TypePair{DataType::k##in, DataType::k##out}) {              \
+    return ForStrategy<OpOf, DataType::k##in, DataType::k##out>(strategy); \
   }
+  JS_FOR_EACH_TYPE_PAIR(JS_FIND, )
+#undef JS_FIND
   return nullptr;
 }
 
-cpu::Kernel Find(OpKind op, DataType dtype, cpu::Strategy strategy) {
+cpu::Kernel Find(OpKind op, DataType in, DataType out, cpu::Strategy strategy) {
   switch (op) {
 #define JS_CASE(name, Op, inputs) \
   case OpKind::k##Op:             \
-    return ForType<Op>(dtype, strategy);
+    return ForTypes<Op>({in, out}, strategy);
     JS_FOR_EACH_OP(JS_CASE)
 #undef JS_CASE
   }

@@ -14,7 +14,7 @@ using Kernel = void (*)(const void* const* inputs, void* output, const Rows& row
 struct KernelTable {
   std::string_view isa;
   int vector_bytes;
-  Kernel (*find)(OpKind op, DataType dtype, Strategy strategy);
+  Kernel (*find)(OpKind op, DataType in, DataType out, Strategy strategy);
 };
 
 // The widest instruction set that this machine runs.

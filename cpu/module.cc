@@ -12,8 +12,9 @@ namespace jax_softmax {
 namespace {
 
 nb::dict CudaPlan(const std::string& op, const std::vector<int64_t>& shape, int64_t axis,
-                  const std::string& dtype, const std::string& strategy, const nb::dict& limits) {
-  const Problem problem = ProblemOf(op, shape, axis, dtype);
+                  const std::string& dtype, const std::string& out_dtype,
+                  const std::string& strategy, bool batch_invariant, const nb::dict& limits) {
+  const Problem problem = ProblemOf(op, shape, axis, dtype, out_dtype, batch_invariant);
   const Plan plan = CheckedPlan(problem, DeviceFrom(limits), strategy);
   nb::dict facts;
   facts["strategy"] = std::string(kStrategyNames[static_cast<int>(plan.strategy)]);
@@ -28,15 +29,17 @@ nb::dict CudaPlan(const std::string& op, const std::vector<int64_t>& shape, int6
 }
 
 int ComputedResidentBlocks(const std::string& op, const std::vector<int64_t>& shape, int64_t axis,
-                           const std::string& dtype, int threads, int shared_bytes,
+                           const std::string& dtype, const std::string& out_dtype,
+                           bool batch_invariant, int threads, int shared_bytes,
                            const nb::dict& limits) {
-  const Problem problem = ProblemOf(op, shape, axis, dtype);
+  const Problem problem = ProblemOf(op, shape, axis, dtype, out_dtype, batch_invariant);
   return ResidentBlocks(DeviceFrom(limits), threads, BlockRegisters(problem), shared_bytes);
 }
 
 nb::dict CpuPlan(const std::string& op, const std::vector<int64_t>& shape, int64_t axis,
-                 const std::string& dtype, const std::string& strategy) {
-  const Problem problem = ProblemOf(op, shape, axis, dtype);
+                 const std::string& dtype, const std::string& out_dtype,
+                 const std::string& strategy, bool batch_invariant) {
+  const Problem problem = ProblemOf(op, shape, axis, dtype, out_dtype, batch_invariant);
   const std::optional<cpu::Strategy> requested = cpu::StrategyNamed(strategy);
   if (!requested) ThrowUnknownStrategy(strategy, Listed(cpu::kStrategyNames));
   const cpu::Plan plan = cpu::ChoosePlan(problem, *requested);
@@ -71,12 +74,12 @@ NB_MODULE(_cpu, m) {
   BindHandlers(m);
   m.def("describe", [] { return std::string(cpu::Kernels().isa); });
   m.def("cuda_plan", &CudaPlan, nb::arg("op"), nb::arg("shape"), nb::arg("axis"), nb::arg("dtype"),
-        nb::arg("strategy"), nb::arg("limits"));
+        nb::arg("out_dtype"), nb::arg("strategy"), nb::arg("batch_invariant"), nb::arg("limits"));
   m.def("cpu_plan", &CpuPlan, nb::arg("op"), nb::arg("shape"), nb::arg("axis"), nb::arg("dtype"),
-        nb::arg("strategy"));
+        nb::arg("out_dtype"), nb::arg("strategy"), nb::arg("batch_invariant"));
   m.def("resident_blocks", &ComputedResidentBlocks, nb::arg("op"), nb::arg("shape"),
-        nb::arg("axis"), nb::arg("dtype"), nb::arg("threads"), nb::arg("shared_bytes"),
-        nb::arg("limits"),
+        nb::arg("axis"), nb::arg("dtype"), nb::arg("out_dtype"), nb::arg("batch_invariant"),
+        nb::arg("threads"), nb::arg("shared_bytes"), nb::arg("limits"),
         "Blocks of the block kernel per multiprocessor, as the plan computes them.");
   m.def("known_device", &LimitsOf, nb::arg("name"), "The limits of a GPU by name.");
 }

@@ -42,7 +42,7 @@ constexpr Plan ChoosePlan(const Problem& p, Strategy requested) {
   const int64_t wanted = CeilDiv(kChunkElements, std::max<int64_t>(p.rows.columns, 1));
   plan.rows_per_chunk = CeilDiv(wanted, unit) * unit;
   plan.chunks = CeilDiv(p.rows.Count(), plan.rows_per_chunk);
-  plan.bytes_moved = p.rows.Elements() * SizeOf(p.dtype) * (p.inputs + 1);
+  plan.bytes_moved = p.BytesMoved();
   return plan;
 }
 

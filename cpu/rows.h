@@ -13,10 +13,10 @@ namespace jax_softmax::JS_ISA {
 // Vectors added pairwise before a sum takes them in.
 inline constexpr int kFold = 4;
 
-template <typename Op, typename Io>
+template <typename Op, typename In, typename Out>
 struct Operands {
-  const Io* inputs[Op::kInputs];
-  Io* output;
+  const In* inputs[Op::kInputs];
+  Out* output;
 };
 
 template <typename Op>
@@ -63,20 +63,20 @@ JS_HD Statistic MergeLanes(Statistic statistic) {
 }
 
 // The row's last, incomplete vector.
-template <typename Op, typename M, typename Io>
-JS_HD ElementOf<Op> LoadTail(const Operands<Op, Io>& row, int64_t column, int64_t columns) {
+template <typename Op, typename M, typename In, typename Out>
+JS_HD ElementOf<Op> LoadTail(const Operands<Op, In, Out>& row, int64_t column, int64_t columns) {
   ElementOf<Op> e;
   for (int input = 0; input < Op::kInputs; ++input) {
-    Io buffer[M::kLanes];
+    In buffer[M::kLanes];
     StoreVector(buffer, Op::Absent(input));
-    std::memcpy(buffer, row.inputs[input] + column, (columns - column) * sizeof(Io));
+    std::memcpy(buffer, row.inputs[input] + column, (columns - column) * sizeof(In));
     e.value[input] = LoadVector(buffer);
   }
   return e;
 }
 
-template <typename Op, typename M, typename Io>
-JS_HD ElementOf<Op> LoadWhole(const Operands<Op, Io>& row, int64_t column) {
+template <typename Op, typename M, typename In, typename Out>
+JS_HD ElementOf<Op> LoadWhole(const Operands<Op, In, Out>& row, int64_t column) {
   ElementOf<Op> e;
   for (int input = 0; input < Op::kInputs; ++input) {
     e.value[input] = LoadVector(row.inputs[input] + column);
@@ -85,8 +85,8 @@ JS_HD ElementOf<Op> LoadWhole(const Operands<Op, Io>& row, int64_t column) {
 }
 
 // Calls f with the elements of kFold vectors at a time, and where they start, along a row.
-template <typename Op, typename M, typename Io, typename F>
-JS_HD void Sweep(const Operands<Op, Io>& row, int64_t columns, F f) {
+template <typename Op, typename M, typename In, typename Out, typename F>
+JS_HD void Sweep(const Operands<Op, In, Out>& row, int64_t columns, F f) {
   ElementOf<Op> e[kFold];
   int64_t c = 0;
   for (; c + kFold * M::kLanes <= columns; c += kFold * M::kLanes) {
@@ -102,20 +102,20 @@ JS_HD void Sweep(const Operands<Op, Io>& row, int64_t columns, F f) {
   f(e, c);
 }
 
-template <typename M, typename Io>
-JS_HD void StoreUpTo(Io* to, typename M::T y, int64_t room) {
+template <typename M, typename Out>
+JS_HD void StoreUpTo(Out* to, typename M::T y, int64_t room) {
   if (room >= M::kLanes) return StoreVector(to, y);
-  Io buffer[M::kLanes];
+  Out buffer[M::kLanes];
   StoreVector(buffer, y);
-  if (room > 0) std::memcpy(to, buffer, room * sizeof(Io));
+  if (room > 0) std::memcpy(to, buffer, room * sizeof(Out));
 }
 
 // Up to this many columns the second sweep's terms are kept, on the stack and in the first cache,
 // and the last sweep needs no exponential.
 inline constexpr int kKeptColumns = 4096;
 
-template <typename Op, typename M, typename Io>
-void Row(const Op& op, const Operands<Op, Io>& row, int64_t columns) {
+template <typename Op, typename M, typename In, typename Out>
+void Row(const Op& op, const Operands<Op, In, Out>& row, int64_t columns) {
   typename Op::First first;
   Sweep<Op, M>(row, columns, [&](const auto& e, int64_t) { AddFirst(op, first, e); });
   first = MergeLanes<M>(first);
@@ -152,12 +152,12 @@ void Row(const Op& op, const Operands<Op, Io>& row, int64_t columns) {
   });
 }
 
-template <typename Op, typename M, typename Io>
-void RowStrategy(const Operands<Op, Io>& all, const Rows& rows, int64_t begin, int64_t end) {
+template <typename Op, typename M, typename In, typename Out>
+void RowStrategy(const Operands<Op, In, Out>& all, const Rows& rows, int64_t begin, int64_t end) {
   const Op op{};
   for (int64_t r = begin; r < end; ++r) {
-    Operands<Op, Io> row = all;
-    for (const Io*& input : row.inputs) input += r * rows.columns;
+    Operands<Op, In, Out> row = all;
+    for (const In*& input : row.inputs) input += r * rows.columns;
     row.output += r * rows.columns;
     Row<Op, M>(op, row, rows.columns);
   }
@@ -182,15 +182,15 @@ struct Group {
   }
 };
 
-template <bool kAdjacent, typename Op, typename M, typename Io>
-JS_HD ElementOf<Op> LoadColumn(const Operands<Op, Io>& all, const Group<M::kLanes>& group,
+template <bool kAdjacent, typename Op, typename M, typename In, typename Out>
+JS_HD ElementOf<Op> LoadColumn(const Operands<Op, In, Out>& all, const Group<M::kLanes>& group,
                                int64_t offset) {
   ElementOf<Op> e;
   for (int input = 0; input < Op::kInputs; ++input) {
     if constexpr (kAdjacent) {
       e.value[input] = LoadVector(all.inputs[input] + group.base[0] + offset);
     } else {
-      Io buffer[M::kLanes];
+      In buffer[M::kLanes];
       for (int lane = 0; lane < M::kLanes; ++lane) {
         buffer[lane] = all.inputs[input][group.base[lane] + offset];
       }
@@ -200,8 +200,8 @@ JS_HD ElementOf<Op> LoadColumn(const Operands<Op, Io>& all, const Group<M::kLane
   return e;
 }
 
-template <bool kAdjacent, typename Op, typename M, typename Io>
-void GroupOfRows(const Op& op, const Operands<Op, Io>& all, const Rows& rows,
+template <bool kAdjacent, typename Op, typename M, typename In, typename Out>
+void GroupOfRows(const Op& op, const Operands<Op, In, Out>& all, const Rows& rows,
                  const Group<M::kLanes>& group) {
   const auto sweep = [&](auto f) {
     ElementOf<Op> e[kFold];
@@ -229,7 +229,7 @@ void GroupOfRows(const Op& op, const Operands<Op, Io>& all, const Rows& rows,
       if constexpr (kAdjacent) {
         StoreVector(all.output + group.base[0] + offset, y);
       } else {
-        Io buffer[M::kLanes];
+        Out buffer[M::kLanes];
         StoreVector(buffer, y);
         for (int lane = 0; lane < group.count; ++lane) {
           all.output[group.base[lane] + offset] = buffer[lane];
@@ -239,8 +239,8 @@ void GroupOfRows(const Op& op, const Operands<Op, Io>& all, const Rows& rows,
   });
 }
 
-template <typename Op, typename M, typename Io>
-void LanesStrategy(const Operands<Op, Io>& all, const Rows& rows, int64_t begin, int64_t end) {
+template <typename Op, typename M, typename In, typename Out>
+void LanesStrategy(const Operands<Op, In, Out>& all, const Rows& rows, int64_t begin, int64_t end) {
   const Op op{};
   for (int64_t first = begin; first < end; first += M::kLanes) {
     const Group<M::kLanes> group(rows, first, end);

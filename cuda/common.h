@@ -1,4 +1,4 @@
-// The few words every layer shares: where code runs, what type data has, what an element is.
+// The few words every layer shares: where code runs, what an element is.
 #pragma once
 
 #ifdef __CUDACC__
@@ -18,12 +18,6 @@
 namespace jax_softmax {
 
 inline constexpr int kMaxInputs = 2;
-
-enum class DataType { kF32, kF64, kF16, kBF16 };
-
-constexpr int SizeOf(DataType type) {
-  return type == DataType::kF64 ? 8 : type == DataType::kF32 ? 4 : 2;
-}
 
 namespace JS_ISA {
 

@@ -44,10 +44,10 @@ struct Operands {
   Problem problem;
 };
 
-// `axis` and `logical_axis` as in RowsOf. Inputs and output must agree in shape and dtype.
+// `axis` and `logical_axis` as in RowsOf. All operands must agree in shape, the inputs in dtype.
 inline ffi::ErrorOr<Operands> Decode(OpKind op, ffi::RemainingArgs args,
                                      ffi::Result<ffi::AnyBuffer> out, int64_t axis,
-                                     int64_t logical_axis) {
+                                     int64_t logical_axis, bool batch_invariant) {
   const int inputs = kOps[static_cast<int>(op)].inputs;
   if (static_cast<int>(args.size()) != inputs) {
     return ffi::Unexpected(Invalid(
@@ -60,28 +60,42 @@ inline ffi::ErrorOr<Operands> Decode(OpKind op, ffi::RemainingArgs args,
                                            std::to_string(logical_axis) + ") is not one of " +
                                            std::to_string(rank) + " dimensions"));
   }
-  const std::optional<DataType> dtype = DataTypeOf(out->element_type());
-  if (!dtype) return ffi::Unexpected(Invalid(op, "wants float32, float64, float16 or bfloat16"));
-
   Operands operands{};
   operands.output = out->untyped_data();
+  ffi::DataType in{};
   uintptr_t addresses = reinterpret_cast<uintptr_t>(operands.output);
   for (int i = 0; i < inputs; ++i) {
     const auto arg = args.get<ffi::AnyBuffer>(i);
     if (arg.has_error()) return ffi::Unexpected(arg.error());
-    if (arg->element_type() != out->element_type() || arg->dimensions() != dims) {
-      return ffi::Unexpected(Invalid(
-          op, "operand " + std::to_string(i) + " differs from the result in shape or dtype"));
+    if (arg->dimensions() != dims) {
+      return ffi::Unexpected(
+          Invalid(op, "operand " + std::to_string(i) + " differs from the result in shape"));
     }
+    if (i > 0 && arg->element_type() != in) {
+      return ffi::Unexpected(
+          Invalid(op, "operand " + std::to_string(i) + " differs from the first in dtype"));
+    }
+    in = arg->element_type();
     operands.inputs[i] = arg->untyped_data();
     addresses |= reinterpret_cast<uintptr_t>(operands.inputs[i]);
+  }
+  const std::optional<DataType> dtype = DataTypeOf(in), out_dtype = DataTypeOf(out->element_type());
+  if (!dtype || !out_dtype) {
+    return ffi::Unexpected(Invalid(op, "wants float32, float64, float16 or bfloat16"));
+  }
+  if (!IndexOf({*dtype, *out_dtype})) {
+    return ffi::Unexpected(Invalid(op, NoKernelsFor({*dtype, *out_dtype})));
   }
   // The lowest set bit of all addresses is what every one of them is a multiple of.
   const uintptr_t alignment = (addresses | kVectorBytes) & -(addresses | kVectorBytes);
   operands.problem = {
-      op, inputs, *dtype,
+      op,
+      inputs,
+      *dtype,
+      *out_dtype,
       RowsOf(std::span<const int64_t>(dims.begin(), dims.size()), logical_axis, axis),
-      static_cast<int>(alignment)};
+      static_cast<int>(alignment),
+      batch_invariant};
   return operands;
 }
 

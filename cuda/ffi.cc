@@ -18,9 +18,10 @@ ffi::Error Failed(OpKind op, const char* doing, cudaError_t status) {
 
 ffi::Error Run(OpKind op, cudaStream_t stream, int32_t ordinal, ffi::RemainingArgs args,
                ffi::Result<ffi::AnyBuffer> out, int64_t axis, int64_t logical_axis,
-               std::string_view strategy) {
+               std::string_view strategy, bool batch_invariant) {
   handler_calls.fetch_add(1, std::memory_order_relaxed);
-  const ffi::ErrorOr<Operands> operands = Decode(op, args, out, axis, logical_axis);
+  const ffi::ErrorOr<Operands> operands =
+      Decode(op, args, out, axis, logical_axis, batch_invariant);
   if (operands.has_error()) return operands.error();
   if (operands->problem.rows.Elements() == 0) return ffi::Error::Success();
 
@@ -48,7 +49,8 @@ auto Binding() {
       .Ret<ffi::AnyBuffer>()
       .Attr<int64_t>("axis")
       .Attr<int64_t>("logical_axis")
-      .Attr<std::string_view>("strategy");
+      .Attr<std::string_view>("strategy")
+      .Attr<bool>("batch_invariant");
 }
 
 struct Cuda {

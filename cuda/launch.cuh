@@ -45,19 +45,19 @@ cudaError_t LaunchKernel(void (*kernel)(Args...), const Plan& plan, cudaStream_t
 }
 
 // Runs the planned kernel, or with `resident` counts its resident blocks.
-template <template <typename> class OpOf, typename Io>
+template <template <typename> class OpOf, typename In, typename Out>
 cudaError_t RunAs(const Call& call, cudaStream_t stream, int* resident) {
-  using Op = OpOf<MathFor<Io>>;
-  using Load = DirectLoad<Op, Io>;
-  using Store = DirectStore<Op, Io>;
-  constexpr int kFullVector = kVectorBytes / sizeof(Io);
+  using Op = OpOf<MathFor<Out>>;
+  using Load = DirectLoad<Op, In>;
+  using Store = DirectStore<Op, Out>;
+  constexpr int kFullVector = kVectorBytes / sizeof(In);
   const Plan& plan = call.plan;
   const Rows& rows = call.problem.rows;
   const Op op{};
   Load load;
-  for (int i = 0; i < Op::kInputs; ++i) load.source[i] = static_cast<const Io*>(call.inputs[i]);
+  for (int i = 0; i < Op::kInputs; ++i) load.source[i] = static_cast<const In*>(call.inputs[i]);
   load.elements = rows.Elements();
-  const Store store{static_cast<Io*>(call.output)};
+  const Store store{static_cast<Out*>(call.output)};
   const auto launch = [&](auto kernel, auto... more) {
     return LaunchKernel(kernel, plan, stream, resident, op, load, store, rows, more...);
   };

@@ -53,7 +53,8 @@ struct NarrowMath : ScalarMath<float> {
   JS_HD static float ExpOfDifference(float x, float top) { return Exp(x - top); }
 };
 
-template <typename Io>
+// By the result's type: what the inputs' allows more than that would be rounded away.
+template <typename Out>
 struct MathForImpl {
   using Type = NarrowMath;
 };
@@ -65,7 +66,7 @@ template <>
 struct MathForImpl<double> {
   using Type = ExactMath<double>;
 };
-template <typename Io>
-using MathFor = typename MathForImpl<Io>::Type;
+template <typename Out>
+using MathFor = typename MathForImpl<Out>::Type;
 
 }  // namespace jax_softmax::JS_ISA

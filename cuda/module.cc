@@ -22,9 +22,10 @@ nb::dict DeviceLimits(int ordinal) {
 }
 
 int ResidentBlocksOf(const std::string& op, const std::vector<int64_t>& shape, int64_t axis,
-                     const std::string& dtype, const std::string& strategy, int ordinal) {
+                     const std::string& dtype, const std::string& out_dtype,
+                     const std::string& strategy, bool batch_invariant, int ordinal) {
   Call call{};
-  call.problem = ProblemOf(op, shape, axis, dtype);
+  call.problem = ProblemOf(op, shape, axis, dtype, out_dtype, batch_invariant);
   Device device;
   cudaError_t status = QueryDevice(ordinal, &device);
   int blocks = 0;
@@ -43,7 +44,8 @@ NB_MODULE(_cuda, m) {
   m.def("describe", [] { return std::string("sm ") + JS_CUDA_ARCHITECTURES; });
   m.def("device", &DeviceLimits, nb::arg("ordinal"), "The limits of an attached GPU.");
   m.def("resident_blocks", &ResidentBlocksOf, nb::arg("op"), nb::arg("shape"), nb::arg("axis"),
-        nb::arg("dtype"), nb::arg("strategy"), nb::arg("ordinal"),
+        nb::arg("dtype"), nb::arg("out_dtype"), nb::arg("strategy"), nb::arg("batch_invariant"),
+        nb::arg("ordinal"),
         "Blocks of the planned kernel per multiprocessor, as CUDA counts them.");
 }
 

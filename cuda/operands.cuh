@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-#include "common.h"
+#include "plan.h"
 
 namespace jax_softmax::JS_ISA {
 
@@ -32,19 +32,25 @@ struct WordOf<16> {
 
 template <typename Io, int kVector>
 struct Pack {
-  using Word = typename WordOf<sizeof(Io) * kVector>::Type;
+  static constexpr int kBytes = sizeof(Io) * kVector;
+  using Word = typename WordOf<std::min(kBytes, kVectorBytes)>::Type;
+  // Results that are wider than the inputs take several accesses for the vector that is one there.
+  static constexpr int kWords = kBytes / sizeof(Word);
   Io element[kVector];
 
   __device__ __forceinline__ static Pack Load(const void* from) {
-    const Word word = *static_cast<const Word*>(from);
+    Word words[kWords];
+#pragma unroll
+    for (int i = 0; i < kWords; ++i) words[i] = static_cast<const Word*>(from)[i];
     Pack pack;
-    memcpy(&pack, &word, sizeof(word));
+    memcpy(&pack, words, sizeof(words));
     return pack;
   }
   __device__ __forceinline__ void Store(void* to) const {
-    Word word;
-    memcpy(&word, this, sizeof(word));
-    *static_cast<Word*>(to) = word;
+    Word words[kWords];
+    memcpy(words, this, sizeof(words));
+#pragma unroll
+    for (int i = 0; i < kWords; ++i) static_cast<Word*>(to)[i] = words[i];
   }
 };
 

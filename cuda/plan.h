@@ -12,6 +12,7 @@
 
 #include "common.h"
 #include "registers.h"
+#include "types.h"
 
 namespace jax_softmax {
 
@@ -46,9 +47,18 @@ constexpr Rows RowsOf(std::span<const int64_t> dims, int64_t logical_axis, int64
 struct Problem {
   OpKind op;
   int inputs;
-  DataType dtype;
+  DataType dtype;      // of the inputs
+  DataType out_dtype;  // of the result; the two are one of kTypePairs
   Rows rows;
   int alignment;  // bytes that every operand's address is a multiple of, up to kVectorBytes
+  // Whether a row's plan must be the same among any number of other rows.
+  bool batch_invariant;
+
+  constexpr TypePair Types() const { return {dtype, out_dtype}; }
+  // Every operand once.
+  constexpr int64_t BytesMoved() const {
+    return rows.Elements() * (inputs * SizeOf(dtype) + SizeOf(out_dtype));
+  }
 };
 
 // ---- The device -------------------------------------------------------------------------------
@@ -160,8 +170,9 @@ constexpr int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 constexpr int ComputeBytes(DataType type) { return type == DataType::kF64 ? 8 : 4; }
 
-// Elements per access: 16 bytes where all operands start at such an address. Rows need not: a row
-// is covered by the aligned vectors that it touches, with masked edges.
+// Elements per access: 16 bytes of an input where all operands start at such an address (a narrower
+// result would do with less). Rows need not: a row is covered by the aligned vectors that it
+// touches, with masked edges.
 constexpr int VectorOf(const Problem& p) {
   const int full = kVectorBytes / SizeOf(p.dtype);
   return p.alignment % kVectorBytes == 0 ? full : 1;
@@ -201,7 +212,7 @@ constexpr Plan WarpPlan(const Problem& p, Plan plan) {
 
 constexpr int BlockRegisters(const Problem& p) {
   const bool masked = p.rows.columns % VectorOf(p) != 0;
-  return kBlockRegisters[static_cast<int>(p.op)][static_cast<int>(p.dtype)][masked];
+  return kBlockRegisters[static_cast<int>(p.op)][*IndexOf(p.Types())][masked];
 }
 
 constexpr Plan BlockPlan(const Problem& p, const Device& device, Plan plan) {
@@ -268,7 +279,7 @@ constexpr Plan ChoosePlan(const Problem& p, const Device& device, Strategy reque
   Plan plan;
   plan.vector = VectorOf(p);
   plan.shared_limit = device.shared_per_block;
-  plan.bytes_moved = p.rows.Elements() * SizeOf(p.dtype) * (p.inputs + 1);
+  plan.bytes_moved = p.BytesMoved();
   plan = Choose(p, device, requested, plan);
   if (plan.refusal == nullptr) plan.blocks = GridFor(p.rows.Count(), plan.rows_per_block);
   return plan;

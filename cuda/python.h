@@ -46,9 +46,17 @@ std::string Listed(const Names& names) {
   return text;
 }
 
+inline DataType TypeNamed(const std::string& name) {
+  const std::optional<DataType> type = Named<DataType>(kTypeNames, name);
+  if (!type) {
+    throw nb::value_error(("the kernels take " + Listed(kTypeNames) + ", not " + name).c_str());
+  }
+  return *type;
+}
+
 inline Problem ProblemOf(const std::string& op, const std::vector<int64_t>& shape, int64_t axis,
-                         const std::string& dtype) {
-  constexpr std::array<std::string_view, 4> kDtypes = {"float32", "float64", "float16", "bfloat16"};
+                         const std::string& dtype, const std::string& out_dtype,
+                         bool batch_invariant) {
   Problem problem{};
   std::vector<std::string_view> ops;
   bool found = false;
@@ -60,13 +68,12 @@ inline Problem ProblemOf(const std::string& op, const std::vector<int64_t>& shap
     found = true;
   }
   if (!found) throw nb::value_error(("op '" + op + "' is unknown: use " + Listed(ops)).c_str());
-  const std::optional<DataType> type = Named<DataType>(kDtypes, dtype);
-  if (!type) {
-    throw nb::value_error(("the kernels take " + Listed(kDtypes) + ", not " + dtype).c_str());
-  }
-  problem.dtype = *type;
+  problem.dtype = TypeNamed(dtype);
+  problem.out_dtype = TypeNamed(out_dtype);
+  if (!IndexOf(problem.Types())) throw nb::value_error(NoKernelsFor(problem.Types()).c_str());
   problem.rows = RowsOf(shape, axis, axis);
   problem.alignment = kVectorBytes;  // what XLA allocates
+  problem.batch_invariant = batch_invariant;
   return problem;
 }
 
@@ -90,6 +97,16 @@ inline Plan CheckedPlan(const Problem& problem, const Device& device, const std:
 inline void BindHandlers(nb::module_& m) {
   m.def("ffi_api_version", [] { return nb::make_tuple(XLA_FFI_API_MAJOR, XLA_FFI_API_MINOR); });
   m.def("handler_calls", &HandlerCalls, "How often any handler has run in this process.");
+  m.def(
+      "type_pairs",
+      [] {
+        nb::list pairs;
+        for (const auto& [in, out] : kTypePairs) {
+          pairs.append(nb::make_tuple(nb::str(NameOf(in).data()), nb::str(NameOf(out).data())));
+        }
+        return pairs;
+      },
+      "The dtypes (of the operands, of the result) that there are kernels for.");
   m.def(
       "handlers",
       [] {

@@ -2,19 +2,23 @@
 // Written by `python tools/check_kernels.py --write` from ptxas' report for sm_90.
 #pragma once
 
-#include "common.h"
 #include "ops/list.h"
+#include "types.h"
 
 namespace jax_softmax {
 
-// [op][dtype][whether rows need masks, not being whole vectors]
-inline constexpr int kBlockRegisters[][4][2] = {
-    // f32, f64, f16, bf16
-    {{32, 32}, {52, 52}, {30, 30}, {30, 30}},  // softmax
-    {{24, 36}, {26, 28}, {32, 32}, {32, 32}},  // softmax_tangent
-    {{32, 32}, {52, 52}, {32, 32}, {32, 32}},  // log_softmax
-    {{26, 35}, {35, 32}, {28, 32}, {29, 32}},  // log_softmax_tangent
-    {{28, 35}, {46, 32}, {32, 32}, {32, 32}},  // log_softmax_cotangent
+// [op][pair of types][whether rows need masks, not being whole vectors]
+inline constexpr int kBlockRegisters[][kTypePairs.size()][2] = {
+    // softmax
+    {{32, 32}, {52, 52}, {30, 30}, {30, 30}, {22, 26}, {22, 26}, {32, 32}, {32, 32}},
+    // softmax_tangent
+    {{24, 36}, {26, 28}, {32, 32}, {32, 32}, {24, 28}, {24, 28}, {32, 32}, {30, 32}},
+    // log_softmax
+    {{32, 32}, {52, 52}, {32, 32}, {32, 32}, {22, 26}, {22, 26}, {32, 32}, {32, 32}},
+    // log_softmax_tangent
+    {{26, 35}, {35, 32}, {28, 32}, {29, 32}, {23, 28}, {23, 28}, {32, 32}, {32, 32}},
+    // log_softmax_cotangent
+    {{28, 35}, {46, 32}, {32, 32}, {32, 32}, {25, 28}, {25, 28}, {32, 32}, {32, 32}},
 };
 
 }  // namespace jax_softmax

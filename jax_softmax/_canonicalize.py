@@ -46,6 +46,31 @@ def floating(x: ArrayLike) -> jax.Array:
     return jax.lax.convert_element_type(x, x.dtype)  # drops the weak type of a Python number
 
 
+def hashable_dtype(dtype: Any) -> Any:
+    """`dtype=` as one object, whatever its spelling."""
+    if dtype is None:
+        return None
+    try:
+        return jnp.dtype(dtype)
+    except TypeError:
+        raise TypeError(f"dtype wants a floating dtype or None, got {dtype!r}") from None
+
+
+def result_dtype(x: jax.Array, dtype: Any) -> Any:
+    """The dtype that `dtype=` asks for, None being that of `x`."""
+    if dtype is None:
+        return x.dtype
+    if not jnp.issubdtype(dtype, jnp.inexact):
+        raise TypeError(f"dtype wants a floating dtype, got {dtype}")
+    if jnp.issubdtype(x.dtype, jnp.complexfloating) != jnp.issubdtype(dtype, jnp.complexfloating):
+        raise TypeError(
+            f"dtype={dtype} does not fit x of {x.dtype}: real and complex stay what they are; "
+            "convert the result with .astype"
+        )
+    # JAX's own word on 64 bits where they are off.
+    return jax.eval_shape(lambda: jnp.zeros((), dtype)).dtype
+
+
 def broadcast_mask(x: jax.Array, where: ArrayLike) -> tuple[jax.Array, jax.Array]:
     """`x` at its common shape with the boolean mask, in a dtype that has infinities."""
     if not isinstance(where, jax.Array | np.ndarray | np.generic | bool):
@@ -131,13 +156,24 @@ def canonical_axes(axis: Axis, ndim: int) -> tuple[int, ...]:
     return axes
 
 
-def request(implementation: str | None, op: str, x: jax.Array, axis: int) -> dict[str, Any]:
+def request(
+    op: str,
+    x: jax.Array,
+    *,
+    axis: int,
+    dtype: Any,
+    implementation: str | None,
+    batch_invariant: bool,
+) -> dict[str, Any]:
     """The primitive's parameters for `implementation`, once it is known that it can run.
 
     `implementation` is None or `"backend"` or `"backend:strategy"`.
     """
+    if not isinstance(batch_invariant, bool | np.bool_):
+        raise TypeError(f"batch_invariant wants True or False, got {batch_invariant!r}")
+    params = {"axis": axis, "dtype": dtype, "batch_invariant": bool(batch_invariant)}
     if implementation is None:
-        return {"backend": None, "strategy": "auto"}
+        return params | {"backend": None, "strategy": "auto"}
     if not isinstance(implementation, str):
         raise TypeError(f"implementation wants a string or None, got {implementation!r}")
     backend, _, strategy = implementation.partition(":")
@@ -149,11 +185,20 @@ def request(implementation: str | None, op: str, x: jax.Array, axis: int) -> dic
     if backend == "xla":
         if strategy:
             raise ValueError(f"implementation={implementation!r}: 'xla' has no strategies")
-        return {"backend": backend, "strategy": "auto"}
-    reason = _native.why_unavailable(backend, x.dtype)
+        return params | {"backend": backend, "strategy": "auto"}
+    reason = _native.why_unavailable(backend, x.dtype, dtype)
     if reason:
         raise ValueError(f"implementation={implementation!r} is not available: {reason}")
     strategy = strategy or "auto"
     if strategy != "auto":
-        _native.check_strategy(backend, op, x.shape, x.dtype, axis, strategy)
-    return {"backend": backend, "strategy": strategy}
+        _native.check_strategy(
+            backend,
+            op,
+            x.shape,
+            x.dtype,
+            output_dtype=dtype,
+            axis=axis,
+            strategy=strategy,
+            batch_invariant=bool(batch_invariant),
+        )
+    return params | {"backend": backend, "strategy": strategy}

@@ -4,13 +4,31 @@ def ffi_api_version() -> tuple: ...
 def handler_calls() -> int:
     """How often any handler has run in this process."""
 
+def type_pairs() -> list:
+    """The dtypes (of the operands, of the result) that there are kernels for."""
+
 def handlers() -> dict:
     """The FFI handlers by op."""
 
 def describe() -> str: ...
 def cuda_plan(
-    op: str, shape: Sequence[int], axis: int, dtype: str, strategy: str, limits: dict
+    op: str,
+    shape: Sequence[int],
+    axis: int,
+    dtype: str,
+    out_dtype: str,
+    strategy: str,
+    batch_invariant: bool,
+    limits: dict,
 ) -> dict: ...
-def cpu_plan(op: str, shape: Sequence[int], axis: int, dtype: str, strategy: str) -> dict: ...
+def cpu_plan(
+    op: str,
+    shape: Sequence[int],
+    axis: int,
+    dtype: str,
+    out_dtype: str,
+    strategy: str,
+    batch_invariant: bool,
+) -> dict: ...
 def known_device(name: str) -> dict:
     """The limits of a GPU by name."""

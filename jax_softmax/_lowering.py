@@ -26,16 +26,23 @@ def register(primitive: Primitive, reference: Reference) -> None:
 
 
 def _lower_reference(
-    ctx: Any, *operands: Any, reference: Reference, axis: int, backend: str | None, strategy: str
+    ctx: Any,
+    *operands: Any,
+    reference: Reference,
+    axis: int,
+    dtype: Any,
+    backend: str | None,
+    **request: Any,
 ) -> Any:
-    del strategy
+    del request
     if backend not in (None, "xla"):
         raise ValueError(
             f"implementation='{backend}' was asked for in a computation compiled for "
             f"{'/'.join(ctx.module_context.platforms)}; put the operands on a {backend} device, "
             "or leave implementation=None"
         )
-    return mlir.lower_fun(partial(reference, axis=axis), multiple_results=False)(ctx, *operands)
+    function = partial(reference, axis=axis, dtype=dtype)
+    return mlir.lower_fun(function, multiple_results=False)(ctx, *operands)
 
 
 def _lower(
@@ -44,17 +51,15 @@ def _lower(
     call_p: Primitive,
     reference: Reference,
     here: str,
-    axis: int,
     backend: str | None,
-    strategy: str,
+    **params: Any,
 ) -> Any:
-    native = backend == here or (backend is None and str(ctx.avals_in[0].dtype) in _native.DTYPES)
-    if not native:
-        return _lower_reference(
-            ctx, *operands, reference=reference, axis=axis, backend=backend, strategy=strategy
-        )
+    pairs = [(x.dtype, params["dtype"]) for x in ctx.avals_in]
+    has_kernels = all(_native.has_kernels(here, *pair) for pair in pairs)
+    if backend != here and (backend is not None or not has_kernels):
+        return _lower_reference(ctx, *operands, reference=reference, backend=backend, **params)
     in_place = here == "cpu" and _one_device(ctx)
-    call = partial(_call, call_p, axis=axis, axis_last=not in_place, strategy=strategy)
+    call = partial(_call, call_p, axis_last=not in_place, **params)
     return mlir.lower_fun(call, multiple_results=False)(ctx, *operands)
 
 
@@ -63,18 +68,22 @@ def _one_device(ctx: Any) -> bool:
 
 
 def _call(
-    call_p: Primitive, *operands: jax.Array, axis: int, axis_last: bool, strategy: str
+    call_p: Primitive, *operands: jax.Array, axis: int, axis_last: bool, **params: Any
 ) -> jax.Array:
     """The custom call; with `axis_last`, between two transposes that XLA:GPU elides.
+
+    Its operands have one dtype: that of the wider, where a result and a tangent differ.
 
     With the softmax axis logically last, every other dimension is a batch dimension that can be
     sharded. XLA:CPU would carry the transposes out, so one device gets the axis where it is.
     """
+    wide = max((x.dtype for x in operands), key=lambda d: d.itemsize)
+    operands = tuple(x.astype(wide) for x in operands)
     if not axis_last:
-        return call_p.bind(*operands, axis=axis, logical_axis=axis, strategy=strategy)
+        return call_p.bind(*operands, axis=axis, logical_axis=axis, **params)
     last = operands[0].ndim - 1
     moved = [jnp.moveaxis(x, axis, last) for x in operands]
-    y = call_p.bind(*moved, axis=axis, logical_axis=last, strategy=strategy)
+    y = call_p.bind(*moved, axis=axis, logical_axis=last, **params)
     return jnp.moveaxis(y, last, axis)
 
 
@@ -84,14 +93,21 @@ def _call_primitive(op: str) -> Primitive:
     `logical_axis` is the softmax axis of its operands, `axis` where that axis lies in memory.
     """
     primitive = Primitive(f"{op}_call")
-    primitive.def_abstract_eval(lambda x, *others, **params: x)
+    primitive.def_abstract_eval(lambda x, *others, dtype, **params: x.update(dtype=dtype))
     mlir.register_lowering(primitive, partial(_lower_call, target=_native.target(op)))
     return primitive
 
 
 def _lower_call(
-    ctx: Any, *operands: Any, target: str, axis: int, logical_axis: int, strategy: str
+    ctx: Any,
+    *operands: Any,
+    target: str,
+    axis: int,
+    logical_axis: int,
+    dtype: Any,
+    **attributes: Any,
 ) -> Any:
+    del dtype  # the result's type says it
     shape = ctx.avals_in[0].shape
     ndim = len(shape)
     major_to_minor = [d for d in range(ndim) if d != logical_axis]
@@ -103,7 +119,7 @@ def _lower_call(
         result_layouts=[layout],
         extra_attributes=_partitioning(shape, len(operands)) if logical_axis == ndim - 1 else {},
     )
-    return rule(ctx, *operands, axis=axis, logical_axis=logical_axis, strategy=strategy)
+    return rule(ctx, *operands, axis=axis, logical_axis=logical_axis, **attributes)
 
 
 def _partitioning(shape: tuple[Any, ...], operands: int) -> dict[str, Any]:

@@ -15,13 +15,12 @@ import jax
 BACKENDS = {"cpu": "cpu", "cuda": "CUDA"}
 # jax.Device, which its own annotations make a variable instead of a type.
 Device = Any
-DTYPES = ("float32", "float64", "float16", "bfloat16")
 
 
 def target(op: str) -> str:
     """The custom call's name. Its version changes with its meaning or attributes: the persistent
     compilation cache sees the name, not the shared library behind it."""
-    return f"jax_softmax.{op}.v1"
+    return f"jax_softmax.{op}.v2"
 
 
 @functools.cache
@@ -71,27 +70,40 @@ def module(backend: str) -> ModuleType | None:
     return None if isinstance(loaded, str) else loaded
 
 
-def why_unavailable(backend: str, dtype: Any) -> str | None:
-    """Why `backend` cannot run `dtype` here, or None if it can."""
+@functools.cache
+def _type_pairs(backend: str) -> dict[str, list[str]]:
+    """The dtypes that `backend` has kernels for, and those that each may become."""
+    loaded = module(backend)
+    pairs = {} if loaded is None else loaded.type_pairs()
+    return {x: [y for other, y in pairs if other == x] for x, _ in pairs}
+
+
+def has_kernels(backend: str, dtype: Any, output_dtype: Any) -> bool:
+    return str(output_dtype) in _type_pairs(backend).get(str(dtype), ())
+
+
+def why_unavailable(backend: str, dtype: Any, output_dtype: Any) -> str | None:
+    """Why `backend` cannot run `dtype` to `output_dtype` here, or None if it can."""
     loaded = load(backend)
     if isinstance(loaded, str):
         return loaded
-    if str(dtype) not in DTYPES:
-        return f"its kernels take {', '.join(DTYPES)}, not {dtype}"
     if backend == "cuda":
         try:
             jax.devices("cuda")
         except RuntimeError as error:
             return f"JAX sees no CUDA device ({error})"
-    return None
+    if has_kernels(backend, dtype, output_dtype):
+        return None
+    pairs = _type_pairs(backend)
+    if str(dtype) not in pairs:
+        return f"its kernels take {', '.join(pairs)}, not {dtype}"
+    return f"its kernels turn {dtype} into {', '.join(pairs[str(dtype)])}, not {output_dtype}"
 
 
-def check_strategy(
-    backend: str, op: str, shape: tuple[int, ...], dtype: Any, axis: int, strategy: str
-) -> None:
-    """Raises ValueError if `strategy` does not exist or cannot run this problem."""
+def check_strategy(backend: str, op: str, shape: tuple[int, ...], dtype: Any, **rest: Any) -> None:
+    """Raises ValueError if the strategy does not exist or cannot run this problem."""
     device = cuda_device(jax.devices("cuda")[0]) if backend == "cuda" else "cpu"
-    plan(op, shape, str(dtype), axis, strategy, device)
+    plan(op, shape, dtype, device=device, **rest)
 
 
 def cuda_device(device: Device) -> Mapping[str, int]:
@@ -105,16 +117,20 @@ def cuda_device(device: Device) -> Mapping[str, int]:
 def plan(
     op: str,
     shape: tuple[int, ...],
-    dtype: str,
+    dtype: Any,
+    *,
+    output_dtype: Any,
     axis: int,
     strategy: str,
+    batch_invariant: bool,
     device: str | Mapping[str, int],
 ) -> dict[str, Any]:
     """The plan the C++ handlers would choose; ValueError if the request cannot run."""
     cpu = module("cpu")
     if cpu is None:
         raise ValueError(str(load("cpu")))
+    problem = op, shape, axis, str(dtype), str(output_dtype), strategy, batch_invariant
     if device == "cpu":
-        return cpu.cpu_plan(op, shape, axis, dtype, strategy)
+        return cpu.cpu_plan(*problem)
     limits = cpu.known_device(device) if isinstance(device, str) else device
-    return cpu.cuda_plan(op, shape, axis, dtype, strategy, limits)
+    return cpu.cuda_plan(*problem, limits)

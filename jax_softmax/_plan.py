@@ -39,6 +39,8 @@ def plan(
     *,
     device: str | _native.Device | None = None,
     strategy: str = "auto",
+    output_dtype: Any = None,
+    batch_invariant: bool = True,
 ) -> Plan:
     """Returns the plan of `op` over `axis` of an array of `shape` and `dtype`.
 
@@ -48,9 +50,11 @@ def plan(
       device: `"cpu"`, the name of a known GPU (`"H200"`, `"A100"`, `"GTX 1080"`: none needs to be
         there), a `jax.Device`, or None for JAX's default device.
       strategy: `"auto"`, or the name of one to force.
+      output_dtype: the result's dtype, or None for `dtype`.
+      batch_invariant: as in `softmax`.
 
     Raises:
-      ValueError: the shape, axis, op, dtype, device or strategy is none, or the strategy cannot
+      ValueError: the shape, axis, op, dtypes, device or strategy are none, or the strategy cannot
         run this problem; the message says why.
       TypeError: `axis` or `device` is of no type listed here.
     """
@@ -60,15 +64,28 @@ def plan(
     axes = _canonicalize.canonical_axes(axis, len(shape))
     if len(axes) != 1:
         raise ValueError(f"plan takes a single axis, got {axis}; reshape several into one")
-    try:
-        name_of_dtype = jnp.dtype(dtype).name
-    except TypeError:
-        raise ValueError(f"dtype {dtype!r} is unknown") from None
+    dtype = _named(dtype)
     name, limits = _resolve(device)
     return Plan(
         device=name,
-        **_native.plan(op, shape, name_of_dtype, axes[0], strategy, limits),
+        **_native.plan(
+            op,
+            shape,
+            dtype,
+            output_dtype=dtype if output_dtype is None else _named(output_dtype),
+            axis=axes[0],
+            strategy=strategy,
+            batch_invariant=batch_invariant,
+            device=limits,
+        ),
     )
+
+
+def _named(dtype: Any) -> Any:
+    try:
+        return jnp.dtype(dtype)
+    except TypeError:
+        raise ValueError(f"dtype {dtype!r} is unknown") from None
 
 
 def _resolve(device: str | _native.Device | None) -> tuple[str, Any]:

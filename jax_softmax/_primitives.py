@@ -22,7 +22,11 @@ RESIDUAL = "jax_softmax"
 
 
 def _row_primitive(name: str, reference: Callable[..., jax.Array]) -> Primitive:
-    """A primitive that maps operands of one shape and dtype to a result of the same."""
+    """A primitive that maps operands of one shape to a result of that shape, and of `dtype`.
+
+    The operands of a derivative may differ in dtype: the result of a function that changes it has
+    the new one, the tangent the old one.
+    """
     primitive = Primitive(name)
     primitive.def_impl(partial(xla.apply_primitive, primitive))
     primitive.def_abstract_eval(_abstract_eval)
@@ -31,12 +35,12 @@ def _row_primitive(name: str, reference: Callable[..., jax.Array]) -> Primitive:
     return primitive
 
 
-def _abstract_eval(x: Any, *others: Any, axis: int, backend: str | None, strategy: str) -> Any:
-    del backend, strategy
+def _abstract_eval(x: Any, *others: Any, axis: int, dtype: Any, **request: Any) -> Any:
+    del request
     assert 0 <= axis < x.ndim
-    assert all(o.shape == x.shape and o.dtype == x.dtype for o in others)
+    assert all(o.shape == x.shape for o in others)
     # Not ShapedArray(shape, dtype), which would drop the explicit sharding and the varying axes.
-    return x.update(weak_type=False)
+    return x.update(dtype=dtype, weak_type=False)
 
 
 def _batch(
@@ -104,13 +108,16 @@ def _def_linear(
         in_t = _tangent(primitive, y, dt, **params)
         if type(dy) is ad.Zero:
             return out, in_t
-        return out, ad.add_tangents(d_residual(y, t, dy, params["axis"]), in_t)
+        dtype = params["dtype"]
+        wide = _reference.compute_dtype(dtype, y.dtype, t.dtype)
+        in_y = d_residual(y.astype(wide), t.astype(wide), dy.astype(wide), params["axis"])
+        return out, ad.add_tangents(in_y.astype(dtype), in_t)
 
     def transposed(g: Any, y: jax.Array, t: Any, **params: Any) -> tuple[None, Any]:
         assert ad.is_undefined_primal(t) and not ad.is_undefined_primal(y)
         if type(g) is ad.Zero:
             return None, ad.Zero(t.aval)
-        return None, _bind(transpose, y, g, **params)
+        return None, _bind(transpose, y, g, **params | {"dtype": t.aval.dtype})
 
     ad.primitive_jvps[primitive] = jvp
     ad.primitive_transposes[primitive] = transposed

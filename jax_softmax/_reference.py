@@ -1,21 +1,27 @@
 """What each op computes, in plain JAX: the default lowering, and what the kernels are held to.
 
-Every function takes and returns arrays of one shape and dtype and reduces along `axis`; 16-bit
-and smaller floats are computed in float32.
+Every function takes and returns arrays of one shape and reduces along `axis`. The result has
+`dtype`, the operands may each have another; the widest of them all is computed in, or float32.
 """
 
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 
+def compute_dtype(*dtypes: Any) -> Any:
+    """The widest of `dtypes`, which are all real or all complex, and at least float32."""
+    float32 = jnp.dtype("float32")
+    return max((float32 if d.itemsize < 4 else d for d in dtypes), key=lambda d: d.itemsize)
+
+
 def _in_compute_dtype(f: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
     @functools.wraps(f)
-    def wrapped(*operands: jax.Array, axis: int) -> jax.Array:
-        dtype = operands[0].dtype
-        wide = jnp.float32 if dtype.itemsize < 4 else dtype
+    def wrapped(*operands: jax.Array, axis: int, dtype: Any) -> jax.Array:
+        wide = compute_dtype(dtype, *(x.dtype for x in operands))
         return f(*(x.astype(wide) for x in operands), axis=axis).astype(dtype)
 
     return wrapped

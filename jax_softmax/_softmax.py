@@ -1,10 +1,11 @@
 """The public softmax functions: canonicalise, bind one primitive, undo the canonicalisation."""
 
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.typing import ArrayLike
+from jax.typing import ArrayLike, DTypeLike
 from jaxtyping import Array, Bool, Float
 
 from . import _canonicalize
@@ -17,7 +18,9 @@ def softmax(
     axis: Axis = -1,
     where: Bool[ArrayLike, "..."] | None = None,
     *,
+    dtype: DTypeLike | None = None,
     implementation: str | None = None,
+    batch_invariant: bool = True,
 ) -> Float[Array, "*shape"]:
     r"""Computes `exp(x - max(x)) / sum(exp(x - max(x)))` along `axis`.
 
@@ -31,23 +34,30 @@ def softmax(
       axis: the axis, a tuple of axes taken jointly, None for all, or `()` for each element alone.
       where: boolean, broadcast against `x`; elements where it is False take no part, whatever
         they hold, and come out as 0.
+      dtype: the result's dtype, or None for `x`'s floating dtype. From float32 to float16 or
+        bfloat16 and back, the kernels convert as they store: `softmax(x, dtype=jnp.float32)` of
+        a bfloat16 `x` keeps all digits of float32 and makes no float32 copy of `x`. Other
+        conversions run through XLA, in the wider dtype. The gradient has `x`'s dtype, and is
+        computed from the result as it was returned.
       implementation: None for the native kernels where there are any and XLA elsewhere; or
         `"cuda"`, `"cpu"` (this package's kernels) or `"xla"`. A kernel strategy may follow, as in
         `"cuda:stream"`, for tests and measurements.
+      batch_invariant: True if a row's bits must depend neither on its neighbours nor on the size
+        of the batch; False if the plan may depend on the number of rows.
 
     Returns:
-      An array of `x`'s shape and floating dtype. A row that holds NaN or `+inf`, or only `-inf`,
+      An array of `x`'s shape and of `dtype`. A row that holds NaN or `+inf`, or only `-inf`,
       is all NaN; a row that `where` masks as a whole is 0, with zero gradient.
 
     Raises:
-      TypeError: `x` is no numeric array, or `where` is not boolean.
+      TypeError: `x` is no numeric array, `where` is not boolean, or `dtype` is not floating (for
+        complex `x`: not complex).
       ValueError: `axis` is out of range or repeated, `where` does not broadcast against `x`, or
         `implementation` is unknown or cannot run here; the message says why.
 
     Source: the row kernels follow OneFlow's and PyTorch's softmax (see README, "How it works").
     """
-    axis = _canonicalize.hashable(axis)
-    return _apply_jit(softmax_p, 0.0, x, where, axis=axis, implementation=implementation)
+    return _apply(softmax_p, 0.0, x, where, axis, dtype, implementation, batch_invariant)
 
 
 def log_softmax(
@@ -55,7 +65,9 @@ def log_softmax(
     axis: Axis = -1,
     where: Bool[ArrayLike, "..."] | None = None,
     *,
+    dtype: DTypeLike | None = None,
     implementation: str | None = None,
+    batch_invariant: bool = True,
 ) -> Float[Array, "*shape"]:
     """Computes `x - max(x) - log(sum(exp(x - max(x))))` along `axis`.
 
@@ -63,11 +75,37 @@ def log_softmax(
     `softmax`, except that a masked element comes out as `-inf`. The logarithm is taken as
     `log1p` of the sum without the maximum, so that results near zero keep all their digits.
     """
-    axis = _canonicalize.hashable(axis)
-    return _apply_jit(log_softmax_p, -jnp.inf, x, where, axis=axis, implementation=implementation)
+    return _apply(log_softmax_p, -jnp.inf, x, where, axis, dtype, implementation, batch_invariant)
 
 
-@partial(jax.jit, static_argnums=(0, 1), static_argnames=("axis", "implementation"), inline=True)
+def _apply(
+    primitive: Primitive,
+    masked: float,
+    x: ArrayLike,
+    where: ArrayLike | None,
+    axis: Axis,
+    dtype: DTypeLike | None,
+    implementation: str | None,
+    batch_invariant: bool,
+) -> Array:
+    return _apply_jit(
+        primitive,
+        masked,
+        x,
+        where,
+        axis=_canonicalize.hashable(axis),
+        dtype=_canonicalize.hashable_dtype(dtype),
+        implementation=implementation,
+        batch_invariant=batch_invariant,
+    )
+
+
+@partial(
+    jax.jit,
+    static_argnums=(0, 1),
+    static_argnames=("axis", "dtype", "implementation", "batch_invariant"),
+    inline=True,
+)
 def _apply_jit(
     primitive: Primitive,
     masked: float,
@@ -75,16 +113,17 @@ def _apply_jit(
     where: ArrayLike | None,
     *,
     axis: Axis,
-    implementation: str | None,
+    dtype: Any,
+    **request: Any,
 ) -> Array:
     x = _canonicalize.floating(x)
-    dtype = x.dtype
+    dtype = _canonicalize.result_dtype(x, dtype)
     if where is not None:
         x, where = _canonicalize.broadcast_mask(x, where)
         x = jnp.where(where, x, -jnp.inf)
     rows, row_axis, restore = _canonicalize.single_axis(x, axis)
-    request = _canonicalize.request(implementation, primitive.name, rows, row_axis)
-    y = restore(primitive.bind(rows, axis=row_axis, **request))
+    params = _canonicalize.request(primitive.name, rows, axis=row_axis, dtype=dtype, **request)
+    y = restore(primitive.bind(rows, **params))
     # The outer select also turns an all-masked row, NaN until here, into `masked`, and its
     # transpose keeps that NaN out of the gradient.
-    return y if where is None else jnp.where(where, y, masked).astype(dtype)
+    return y if where is None else jnp.where(where, y, masked)

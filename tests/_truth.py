@@ -56,6 +56,17 @@ GRADIENT = ("softmax_tangent", "log_softmax_tangent", "log_softmax_cotangent")
 # Whose result a gradient op takes as its first operand.
 RESIDUAL = {op: "softmax" if op.startswith("softmax") else "log_softmax" for op in GRADIENT}
 DTYPES = tuple(map(jnp.dtype, ("float32", "float64", "float16", "bfloat16")))
+# Those of the operands and of the result, where they differ.
+CONVERSIONS = tuple(
+    (jnp.dtype(a), jnp.dtype(b))
+    for a, b in (
+        ("float32", "float16"),
+        ("float32", "bfloat16"),
+        ("float16", "float32"),
+        ("bfloat16", "float32"),
+    )
+)
+PAIRS = (*((d, d) for d in DTYPES), *CONVERSIONS)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -96,42 +96,62 @@ def test_handlers_run_once_per_call(backend):
             assert module.handler_calls() == before + i * calls
 
 
-RIGHT = {"axis": np.int64(1), "logical_axis": np.int64(1), "strategy": "auto"}
-BAD_CALLS = {
-    "axis": (RIGHT | {"axis": np.int64(2)}, (4, 8), "float32", 1),
-    "negative axis": (RIGHT | {"axis": np.int64(-1)}, (4, 8), "float32", 1),
-    "logical axis": (RIGHT | {"logical_axis": np.int64(5)}, (4, 8), "float32", 1),
-    "strategy": (RIGHT | {"strategy": "magic"}, (4, 8), "float32", 1),
-    "no strategy": ({"axis": np.int64(1), "logical_axis": np.int64(1)}, (4, 8), "float32", 1),
-    "attribute type": (RIGHT | {"axis": np.float32(1)}, (4, 8), "float32", 1),
-    "result shape": (RIGHT, (4, 9), "float32", 1),
-    "result rank": (RIGHT, (32,), "float32", 1),
-    "result dtype": (RIGHT, (4, 8), "float16", 1),
-    "integer": (RIGHT, (4, 8), "int32", 1),
-    "operands": (RIGHT, (4, 8), "float32", 2),
+RIGHT = {
+    "axis": np.int64(1),
+    "logical_axis": np.int64(1),
+    "strategy": "auto",
+    "batch_invariant": True,
 }
+BAD_CALLS = {
+    "axis": {"axis": np.int64(2)},
+    "negative axis": {"axis": np.int64(-1)},
+    "logical axis": {"logical_axis": np.int64(5)},
+    "strategy": {"strategy": "magic"},
+    "no strategy": {"strategy": None},
+    "no batch_invariant": {"batch_invariant": None},
+    "attribute type": {"axis": np.float32(0.5)},
+    "flag type": {"batch_invariant": "yes"},
+    "result shape": {"result": ((4, 9), "float32")},
+    "result rank": {"result": ((32,), "float32")},
+    "result dtype": {"result": ((4, 8), "int32")},
+    "operand dtype": {"operands": ["int32"]},
+    "no kernel for this pair": {"operands": ["float16"], "result": ((4, 8), "bfloat16")},
+    "operands": {"operands": ["float32"] * 2},
+    "operands of two shapes": {"op": "softmax_tangent", "shapes": [(4, 8), (8, 4)]},
+    "operands of two dtypes": {"op": "softmax_tangent", "operands": ["float32", "bfloat16"]},
+}
+
+
+def call(op="softmax", operands=None, shapes=None, result=((4, 8), "float32"), **attributes):
+    """A handler called as XLA would, operands of ones; an attribute that is None is left out."""
+    shapes = shapes or [(4, 8)] * len(operands or [0])
+    xs = [jnp.ones(*x) for x in zip(shapes, operands or ["float32"] * len(shapes), strict=True)]
+    attributes = {k: v for k, v in (RIGHT | attributes).items() if v is not None}
+    f = jax.ffi.ffi_call(f"jax_softmax.{op}.v2", jax.ShapeDtypeStruct(*result))
+    return jax.block_until_ready(f(*xs, **attributes))
 
 
 @pytest.mark.parametrize("case", BAD_CALLS)
 def test_a_handler_refuses_a_bad_call(case, backend):
     """No such call comes from this package; the process must survive it all the same."""
-    attributes, result_shape, dtype, operands = BAD_CALLS[case]
-    x = jnp.ones((4, 8), "int32" if dtype == "int32" else "float32")
-    call = jax.ffi.ffi_call("jax_softmax.softmax.v1", jax.ShapeDtypeStruct(result_shape, dtype))
+    np.testing.assert_array_equal(call(), 1 / 8)
     with pytest.raises(jax.errors.JaxRuntimeError, match="INVALID_ARGUMENT"):
-        jax.block_until_ready(call(*[x] * operands, **attributes))
+        call(**BAD_CALLS[case])
+
+
+def test_a_handler_says_which_pair_of_dtypes_it_has_no_kernel_for(backend):
+    with pytest.raises(jax.errors.JaxRuntimeError, match="no kernels from float16 to bfloat16"):
+        call(**BAD_CALLS["no kernel for this pair"])
 
 
 CANNOT_RUN = {"cpu": "row", "cuda": "warp"}  # where other dimensions follow the softmax axis
 
 
 def test_a_handler_obeys_the_strategy_it_is_given(backend):
-    x = jnp.ones((4, 8))
-    call = jax.ffi.ffi_call("jax_softmax.softmax.v1", jax.ShapeDtypeStruct(x.shape, x.dtype))
-    attributes = {"axis": np.int64(0), "logical_axis": np.int64(0)}
-    jax.block_until_ready(call(x, **attributes, strategy="auto"))
+    first_axis = {"axis": np.int64(0), "logical_axis": np.int64(0)}
+    call(**first_axis)
     with pytest.raises(jax.errors.JaxRuntimeError, match=CANNOT_RUN[backend]):
-        jax.block_until_ready(call(x, **attributes, strategy=CANNOT_RUN[backend]))
+        call(**first_axis, strategy=CANNOT_RUN[backend])
 
 
 @pytest.mark.parametrize("isa", ["baseline", "avx2", "avx512"])

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from _support import CUDA_STRATEGIES, native_module
-from _truth import DTYPES, FORWARD, GRADIENT
+from _truth import DTYPES, FORWARD, GRADIENT, PAIRS
 
 import jax_softmax
 from jax_softmax import plan
@@ -22,6 +22,7 @@ DEVICES = (*SHARED_LIMITS, "cpu")
 LENGTHS = sorted({2**k + d for k in range(20) for d in (-1, 0, 1)} - {0})
 each_op = pytest.mark.parametrize("op", OPS)
 each_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=str)
+each_pair = pytest.mark.parametrize("dtype, output_dtype", PAIRS, ids=str)
 each_device = pytest.mark.parametrize("device", DEVICES)
 
 
@@ -87,12 +88,36 @@ def test_every_plan_has_a_sane_geometry(op, dtype, device):
 
 
 @each_op
-@each_dtype
-def test_bytes_moved_is_every_operand_once(op, dtype):
-    arrays = 2 if op in FORWARD else 3
+@each_pair
+def test_bytes_moved_is_every_operand_once(op, dtype, output_dtype):
+    inputs = 1 if op in FORWARD else 2
     for device in DEVICES:
-        p = plan((37, 129), dtype, op=op, device=device)
-        assert p.bytes_moved == arrays * 37 * 129 * dtype.itemsize
+        p = plan((37, 129), dtype, op=op, device=device, output_dtype=output_dtype)
+        assert p.bytes_moved == 37 * 129 * (inputs * dtype.itemsize + output_dtype.itemsize)
+
+
+@each_op
+@each_pair
+@pytest.mark.parametrize("n", [100, 5000, 1_000_000])
+def test_the_results_dtype_does_not_change_how_a_row_is_read(op, dtype, output_dtype, n):
+    for device in DEVICES:
+        plain, other = (
+            plan((37, n), dtype, op=op, device=device, output_dtype=d) for d in (None, output_dtype)
+        )
+        for field in ("strategy", "vector_bytes", "shared_bytes", "rows_per_block"):
+            assert getattr(plain, field) == getattr(other, field)
+
+
+@each_op
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("device", SHARED_LIMITS)
+@pytest.mark.parametrize("n", [64, 3001, 1_000_000])
+def test_a_batch_invariant_plan_is_the_same_for_any_number_of_rows(op, dtype, device, n):
+    def geometry(rows):
+        p = plan((rows, n), dtype, op=op, device=device, batch_invariant=True)
+        return p.strategy, p.threads, p.lanes_per_row, p.vector_bytes
+
+    assert len({geometry(rows) for rows in (1, 2, 7, 1000, 100_000)}) == 1
 
 
 @each_device
@@ -120,6 +145,10 @@ BAD_ARGUMENTS = {
     "strategy of another device": ({"strategy": "warp", "device": "cpu"}, "warp"),
     "dtype": ({"dtype": "int32"}, "int32"),
     "complex": ({"dtype": "complex64"}, "complex64"),
+    "unknown dtype": ({"dtype": "float33"}, "float33"),
+    "unknown output dtype": ({"output_dtype": "float33"}, "float33"),
+    "integer output": ({"output_dtype": "int32"}, "int32"),
+    "no kernel for this pair": ({"output_dtype": "float64"}, "from float32 to float64"),
     "axis": ({"axis": 2}, "axis 2 is out of bounds"),
     "a row too long": ({"shape": (4, 2**20), "strategy": "warp"}, "warp"),
     "a row too long for a block": ({"shape": (4, 2**20), "strategy": "block"}, "block"),
@@ -147,19 +176,20 @@ def test_the_command_line_prints_versions_backends_and_plans():
 
 @pytest.mark.gpu
 @each_op
-@each_dtype
+@each_pair
 @pytest.mark.parametrize("n", [64, 3000, 3001, 12_000, 40_001])
-def test_the_block_kernels_occupancy_is_what_cuda_says(op, dtype, n):
+def test_the_block_kernels_occupancy_is_what_cuda_says(op, dtype, output_dtype, n):
     """The plan computes it from a table of registers; see cuda/registers.h."""
     device = jax.devices("cuda")[0]
     cuda, cpu = native_module("cuda"), native_module("cpu")
     try:
-        chosen = plan((16, n), dtype, op=op, device=device, strategy="block")
+        chosen = plan(
+            (16, n), dtype, op=op, device=device, strategy="block", output_dtype=output_dtype
+        )
     except ValueError:
         pytest.skip("the row does not fit a block")
     limits = cuda.device(device.local_hardware_id)
-    measured = cuda.resident_blocks(op, (16, n), 1, str(dtype), "block", device.local_hardware_id)
-    computed = cpu.resident_blocks(
-        op, (16, n), 1, str(dtype), chosen.threads, chosen.shared_bytes, limits
-    )
+    problem = op, (16, n), 1, str(dtype), str(output_dtype)
+    measured = cuda.resident_blocks(*problem, "block", True, device.local_hardware_id)
+    computed = cpu.resident_blocks(*problem, True, chosen.threads, chosen.shared_bytes, limits)
     assert computed == measured

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-DTYPES = {"f": "f32", "d": "f64", "6__half": "f16", "13__nv_bfloat16": "bf16"}
-BYTES = {"f32": 4, "f64": 8, "f16": 2, "bf16": 2}
+DTYPES = {"f": "F32", "d": "F64", "6__half": "F16", "13__nv_bfloat16": "BF16"}
+BYTES = {"F32": 4, "F64": 8, "F16": 2, "BF16": 2}
 REPORT = re.compile(
     r"Compiling entry function '(?P<name>\S+)' for 'sm_90'.*?"
     r"(?P<spilled>\d+) bytes spill stores.*?Used (?P<registers>\d+) registers",
@@ -22,7 +22,7 @@ REPORT = re.compile(
 )
 NAME = re.compile(
     r"device\d+(?P<strategy>[A-Z][a-z]+)KernelINS0_\d+(?P<op>[A-Za-z]+?)INS0_\d+\w*?Math.*?"
-    r"DirectLoadIS\d?_(?P<dtype>\w+?)EENS0"
+    r"DirectLoadIS\d?_(?P<dtype>\w+?)EENS0_\d+DirectStoreIS\d?_(?P<out>\w+?)EE"
 )
 
 
@@ -30,7 +30,8 @@ NAME = re.compile(
 class Kernel:
     strategy: str
     op: str
-    dtype: str
+    dtype: str  # of the inputs
+    out: str  # dtype of the result
     parameters: tuple[int, ...]  # vector width, and packs per lane for "Warp"
     masked: bool  # rows that are not whole vectors
     registers: int
@@ -49,6 +50,8 @@ def kernels_in(log: str) -> list[Kernel]:
                 name["strategy"],
                 name["op"],
                 DTYPES[name["dtype"]],
+                # A type that the name holds twice is a reference the second time.
+                DTYPES[name["dtype"] if re.fullmatch(r"S\d+_", name["out"]) else name["out"]],
                 tuple(map(int, re.findall(r"Li(\d+)E", report["name"]))),
                 "Lb0E" in report["name"],
                 int(report["registers"]),
@@ -63,20 +66,26 @@ def ops() -> list[tuple[str, str]]:
     return re.findall(r"JS_OP\((\w+), (\w+), \d\)", (ROOT / "cuda/ops/list.h").read_text())
 
 
+def type_pairs() -> list[tuple[str, str]]:
+    """The pairs of dtypes that kernels are built for, in the order of the table's columns."""
+    header = (ROOT / "cuda/types.h").read_text()
+    return re.findall(r"JS_PAIR\((\w+), (\w+), context\)", header)
+
+
 def register_table(kernels: list[Kernel]) -> str:
     """The rows of kBlockRegisters: the block kernels with full vectors, without and with masks."""
-    full = max(k.parameters[0] for k in kernels if k.strategy == "Block" and k.dtype == "bf16")
+    full = max(k.parameters[0] for k in kernels if k.strategy == "Block" and k.dtype == "BF16")
     registers = {
-        (k.op, k.dtype, k.masked): k.registers
+        (k.op, k.dtype, k.out, k.masked): k.registers
         for k in kernels
         if k.strategy == "Block" and k.parameters[0] == full // (BYTES[k.dtype] // 2)
     }
 
-    def cell(op: str, dtype: str) -> str:
-        return f"{{{registers[op, dtype, False]}, {registers[op, dtype, True]}}}"
+    def cell(op: str, dtype: str, out: str) -> str:
+        return f"{{{registers[op, dtype, out, False]}, {registers[op, dtype, out, True]}}}"
 
     return "".join(
-        f"    {{{', '.join(cell(op, d) for d in DTYPES.values())}}},  // {name}\n"
+        f"    // {name}\n    {{{', '.join(cell(op, *pair) for pair in type_pairs())}}},\n"
         for name, op in ops()
     )
 
@@ -90,16 +99,16 @@ def main() -> None:
     arguments = parser.parse_args()
 
     kernels = kernels_in(arguments.log.read_text())
-    if len({(k.op, k.dtype) for k in kernels}) != len(ops()) * len(DTYPES):
-        raise SystemExit("the log does not report on every op and dtype: build from scratch")
+    if len({(k.op, k.dtype, k.out) for k in kernels}) != len(ops()) * len(type_pairs()):
+        raise SystemExit("the log does not report on every op and dtypes: build from scratch")
     # float64 is left out: its exponential is a function call that saves registers on the stack.
-    spilling = [k for k in kernels if k.spilled and k.dtype != "f64"]
+    spilling = [k for k in kernels if k.spilled and k.dtype != "F64"]
     for k in spilling:
         print(f"spills {k.spilled} bytes: {k}")
 
     header = ROOT / "cuda/registers.h"
     old = header.read_text()
-    new = re.sub(r"(?<=bf16\n).*?(?=};)", register_table(kernels), old, flags=re.DOTALL)
+    new = re.sub(r"(?<=\[2\] = {\n).*?(?=};)", register_table(kernels), old, flags=re.DOTALL)
     if arguments.write:
         header.write_text(new)
     elif new != old:
