@@ -49,7 +49,9 @@ def _with_rows(shape, axis, make):
     return np.moveaxis(made.reshape(*outer, shape[axis]), -1, axis)
 
 
-def problems(op: str, dtype, implementation: str) -> list[tuple[tuple[int, ...], int]]:
+def problems(
+    op: str, dtype, implementation: str, output_dtype=None
+) -> list[tuple[tuple[int, ...], int]]:
     """(shape, axis) pairs this implementation can run, around each limit of its plans."""
     if implementation == "xla":  # it has no plans, and each shape takes it long to compile
         return [
@@ -58,29 +60,30 @@ def problems(op: str, dtype, implementation: str) -> list[tuple[tuple[int, ...],
             ((3, 21, 2), 1),
             ((7, 50_257), 1),
         ]
-    last = [((ROWS, n), 1) for n in (*SMALL, *_around_limits(op, dtype, implementation))]
+    limits = _around_limits(op, dtype, implementation, output_dtype)
+    last = [((ROWS, n), 1) for n in (*SMALL, *limits)]
     inner = [((3, n, i), 1) for i in INNER for n in INNER_LENGTHS]
     few = [((7, LARGE[implementation.partition(":")[0]]), 1)]
     many = [((5003, 17), 1), ((1009, 9, 3), 1)]
     found = [
         (shape, axis)
         for shape, axis in (*last, *inner, *few, *many)
-        if accepts(op, shape, dtype, axis, implementation)
+        if accepts(op, shape, dtype, axis, implementation, output_dtype)
     ]
     assert len(found) >= 20, f"{implementation} accepts only {found}"
     return found
 
 
-def _around_limits(op, dtype, implementation) -> list[int]:
+def _around_limits(op, dtype, implementation, output_dtype) -> list[int]:
     backend = implementation.partition(":")[0]
     device = "cpu" if backend == "cpu" else device_of(implementation)
 
     def geometry(n):
-        p = jax_softmax.plan((ROWS, n), dtype, 1, op, device=device)
+        p = jax_softmax.plan((ROWS, n), dtype, 1, op, device=device, output_dtype=output_dtype)
         return p.strategy, p.lanes_per_row, p.threads
 
     def accepted(n):
-        return accepts(op, (ROWS, n), dtype, 1, implementation)
+        return accepts(op, (ROWS, n), dtype, 1, implementation, output_dtype)
 
     # Rows of whole 16-byte vectors, and odd ones, have limits of their own.
     domains = range(16, LARGE[backend], 16), range(1, LARGE[backend], 2)

@@ -5,6 +5,7 @@ import functools
 import re
 
 import jax
+import jax.numpy as jnp
 
 import jax_softmax
 from jax_softmax import _canonicalize, _native, _primitives
@@ -45,21 +46,23 @@ def bind(op: str, *operands, axis: int, dtype=None, implementation: str | None =
         op,
         operands[0],
         axis=axis,
-        dtype=operands[0].dtype if dtype is None else dtype,
+        dtype=jnp.dtype(operands[0].dtype if dtype is None else dtype),
         implementation=implementation,
         batch_invariant=True,
     )
     return getattr(_primitives, f"{op}_p").bind(*operands, **params)
 
 
-def accepts(op: str, shape, dtype, axis: int, implementation: str) -> bool:
+def accepts(op: str, shape, dtype, axis: int, implementation: str, output_dtype=None) -> bool:
     """Whether the plan takes this problem; and if so, that it is the strategy asked for."""
     backend, _, strategy = implementation.partition(":")
     if backend == "xla":
         return True
     device = "cpu" if backend == "cpu" else device_of(implementation)
     try:
-        plan = jax_softmax.plan(shape, dtype, axis, op, device=device, strategy=strategy)
+        plan = jax_softmax.plan(
+            shape, dtype, axis, op, device=device, strategy=strategy, output_dtype=output_dtype
+        )
     except ValueError:
         return False
     assert plan.strategy == strategy

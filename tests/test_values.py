@@ -5,22 +5,23 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from _cases import operands, problems, rows
-from _support import accepts, bind, compiled, count_calls, precision
-from _truth import DTYPES, FORWARD, GRADIENT, assert_right
+from _support import accepts, bind, compiled, count_calls, operations, precision
+from _truth import CONVERSIONS, DTYPES, FORWARD, GRADIENT, PAIRS, assert_right
 
 OPS = (*FORWARD, *GRADIENT)
 each_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=str)
+each_pair = pytest.mark.parametrize("dtype, output_dtype", PAIRS, ids=str)
 each_op = pytest.mark.parametrize("op", OPS)
 each_forward = pytest.mark.parametrize("op", FORWARD)
 
 
-def run(op, inputs, axes, implementation):
+def run(op, inputs, axes, implementation, output_dtype=None):
     """`op` over a list of inputs, as one program: compiling them one by one is slow."""
 
     @jax.jit
     def program(inputs):
         return [
-            bind(op, *x, axis=axis, implementation=implementation)
+            bind(op, *x, axis=axis, dtype=output_dtype, implementation=implementation)
             for x, axis in zip(inputs, axes, strict=True)
         ]
 
@@ -29,13 +30,13 @@ def run(op, inputs, axes, implementation):
 
 
 @each_op
-@each_dtype
-def test_matches_wider_arithmetic(op, dtype, implementation):
-    shapes, axes = zip(*problems(op, dtype, implementation), strict=True)
+@each_pair
+def test_matches_wider_arithmetic(op, dtype, output_dtype, implementation):
+    shapes, axes = zip(*problems(op, dtype, implementation, output_dtype), strict=True)
     inputs = [operands(op, *case, dtype) for case in zip(shapes, axes, strict=True)]
-    results = run(op, inputs, axes, implementation)
+    results = run(op, inputs, axes, implementation, output_dtype)
     for got, x, axis in zip(results, inputs, axes, strict=True):
-        assert got.dtype == dtype
+        assert got.dtype == output_dtype
         if got.size:
             assert_right(op, got, *x, axis=axis, context=implementation)
 
@@ -49,6 +50,18 @@ def test_the_forced_strategy_is_part_of_the_program(op, implementation):
     backend, _, strategy = implementation.partition(":")
     assert count_calls(hlo) == count_calls(hlo, op) == (backend != "xla")
     assert backend == "xla" or f'strategy = "{strategy}"' in hlo
+
+
+@each_op
+@pytest.mark.parametrize("dtype, output_dtype", CONVERSIONS, ids=str)
+def test_a_conversion_is_part_of_the_kernel(op, dtype, output_dtype, implementation):
+    axis = 0 if implementation == "cuda:strided" else 1
+    x = operands(op, (9, 40), axis, dtype)
+    hlo = compiled(
+        lambda *x: bind(op, *x, axis=axis, dtype=output_dtype, implementation=implementation), *x
+    )
+    assert count_calls(hlo, op) == (implementation != "xla")
+    assert ("convert" in operations(hlo)) == (implementation == "xla")
 
 
 def special_rows(n, dtype):
@@ -67,20 +80,19 @@ def special_rows(n, dtype):
 
 
 @each_forward
-@each_dtype
-def test_special_values(op, dtype, implementation):
+@each_pair
+def test_special_values(op, dtype, output_dtype, implementation):
     inputs = [special_rows(n, dtype) for n in (1, 2, 7, 33, 257, 1000)]
     across = [np.ascontiguousarray(x.T) for x in inputs]
     chosen = [
         (x, axis)
         for x, axis in (*((x, 1) for x in inputs), *((x, 0) for x in across))
-        if accepts(op, x.shape, dtype, axis, implementation)
+        if accepts(op, x.shape, dtype, axis, implementation, output_dtype)
     ]
     assert len(chosen) >= 5
     xs, axes = zip(*chosen, strict=True)
-    for got, x, axis in zip(
-        run(op, [[x] for x in xs], axes, implementation), xs, axes, strict=True
-    ):
+    results = run(op, [[x] for x in xs], axes, implementation, output_dtype)
+    for got, x, axis in zip(results, xs, axes, strict=True):
         assert_right(op, got, x, axis=axis, context=implementation)
 
 
@@ -125,18 +137,30 @@ def test_shifting_a_row_changes_nothing(shift, implementation):
     np.testing.assert_array_equal(plain, shifted)
 
 
-def test_rows_that_start_anywhere(implementation):
+@pytest.mark.parametrize("output_dtype", ["float32", "bfloat16"])
+def test_rows_that_start_anywhere(output_dtype, implementation):
     """The operand is a part of a larger array, its rows on no vector's boundary."""
     shape, axis = ((23, 37, 3), 1) if implementation == "cuda:strided" else ((23, 37), 1)
     whole = rows(int(np.prod(shape)) // 37, 37, np.float32).reshape(shape)
 
     @jax.jit
     def parts(x):
-        part = (bind("softmax", x[i:], axis=axis, implementation=implementation) for i in range(5))
-        return list(part)
+        params = {"axis": axis, "dtype": output_dtype, "implementation": implementation}
+        return [bind("softmax", x[i:], **params) for i in range(5)]
 
     for i, got in enumerate(parts(whole)):
         assert_right("softmax", got, whole[i:], axis=axis, context=f"from row {i}")
+
+
+@each_op
+@each_pair
+@pytest.mark.parametrize("n", [17, 199, 4099])
+def test_a_rows_bits_do_not_depend_on_the_batch(op, dtype, output_dtype, n, backend):
+    whole = operands(op, (500, n), 1, dtype)
+    inputs = [[x[:count] for x in whole] for count in (500, 1, 33)]
+    want, *parts = run(op, inputs, [1] * 3, backend, output_dtype)
+    for part in parts:
+        assert part.tobytes() == want[: len(part)].tobytes()
 
 
 @pytest.mark.gpu
