@@ -1,5 +1,6 @@
 """What a drop-in keeps: arguments, dtypes, masks, edge values and errors, next to `jax.nn`."""
 
+import functools
 import inspect
 import itertools
 
@@ -193,6 +194,123 @@ def test_a_float16_row_with_a_large_sum_is_not_lost(name):
     np.testing.assert_array_equal(got, np.full(2**17, want, np.float16))
 
 
+# -- dtype ---------------------------------------------------------------------------------------
+
+# Without a kernel for the pair; the truth rounded once is what comes of them all the same.
+THROUGH_XLA = [
+    ("float64", "float32"),
+    ("float32", "float64"),
+    ("float64", "bfloat16"),
+    ("float16", "float64"),
+    ("float16", "bfloat16"),
+    ("bfloat16", "float16"),
+    ("float32", "float8_e5m2"),
+    ("float8_e4m3fn", "float32"),
+    ("float8_e5m2", "float8_e4m3fn"),
+    ("bfloat16", "float8_e4m3fn"),
+]
+
+
+def assert_rounded(got, want, dtype, ulps):
+    """`got` has `dtype` and is within so many units of it."""
+    assert got.dtype == dtype and not got.weak_type
+    eps = ulps * float(jnp.finfo(dtype).eps)
+    smallest = float(jnp.finfo(dtype).smallest_subnormal)
+    np.testing.assert_allclose(np.asarray(got, np.float64), want, eps, max(smallest, 1e-14))
+
+
+@each_name
+@pytest.mark.parametrize("dtype, output_dtype", THROUGH_XLA, ids=str)
+def test_any_two_floating_dtypes(name, dtype, output_dtype):
+    with jax.enable_x64(True):
+        x = jnp.asarray(randn(4, 9)).astype(dtype)
+        f = functools.partial(ours(name), dtype=output_dtype)
+        narrowest = max(dtype, output_dtype, key=lambda d: float(jnp.finfo(d).eps))
+        want, pull_back = jax.vjp(theirs(name), x.astype(np.float64))
+        ulps = 8 if jnp.dtype(output_dtype).itemsize >= 4 else 1
+        assert_rounded(f(x), want, output_dtype, ulps)
+        (dx,) = jax.vjp(f, x)[1](f(x))
+        assert dx.dtype == dtype
+        want_dx = pull_back(f(x).astype(np.float64))[0]
+        eps = 4 * float(jnp.finfo(narrowest).eps)
+        np.testing.assert_allclose(np.asarray(dx, np.float64), want_dx, eps, eps)
+        assert count_calls(compiled(f, x)) == 0
+
+
+@each_name
+@pytest.mark.parametrize("dtype", [jnp.float32, "float32", np.dtype("float32"), np.float32])
+def test_spellings_of_dtype(name, dtype):
+    x = jnp.asarray(randn(4, 9)).astype(jnp.bfloat16)
+    got = ours(name)(x, dtype=dtype)
+    assert_rounded(got, theirs(name)(x.astype(np.float32)), np.float32, ulps=8)
+
+
+@each_name
+@pytest.mark.parametrize("dtype, x64", FLOATS)
+def test_the_dtype_of_x_changes_nothing(name, dtype, x64):
+    with jax.enable_x64(x64):
+        x = jnp.asarray(randn(4, 9)).astype(dtype)
+        np.testing.assert_array_equal(ours(name)(x, dtype=dtype), ours(name)(x))
+
+
+@each_name
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_integers_with_another_dtype(name, dtype):
+    x = jnp.arange(12).reshape(3, 4)
+    assert_rounded(ours(name)(x, dtype=dtype), theirs(name)(x.astype(np.float32)), dtype, ulps=8)
+
+
+def test_complex_numbers_may_get_wider():
+    with jax.enable_x64(True):
+        x = (randn(4, 9) + 1j * randn(4, 9, seed=1)).astype(np.complex64)
+        want = jax.nn.softmax(x.astype(np.complex128))
+        assert_same(jax_softmax.softmax(x, dtype=np.complex128), want, rtol=1e-12)
+
+
+@each_name
+@pytest.mark.parametrize("dtype", ["bfloat16", "float8_e5m2"])
+@pytest.mark.parametrize("axis", [-1, (0, 1), ()], ids=repr)
+def test_where_with_another_dtype(name, dtype, axis):
+    x, where = randn(3, 6), np.tile(np.arange(6) % 3 > 0, (3, 1))
+    got, plain = ours(name)(x, axis, where, dtype=dtype), ours(name)(x, axis, where)
+    assert_rounded(got, plain, dtype, ulps=1)
+
+
+@each_name
+def test_64_bits_where_they_are_off(name):
+    """As everywhere in JAX."""
+    with pytest.warns(UserWarning, match="float64.*truncated to dtype float32"):
+        got = ours(name)(randn(3, 17), dtype="float64")
+    assert got.dtype == np.float32
+
+
+@each_name
+def test_a_backend_converts_what_it_has_kernels_for(name):
+    native_module("cpu")
+    with jax.default_device(jax.devices("cpu")[0]):
+        got = ours(name)(np.arange(6), dtype="bfloat16", implementation="cpu:row")
+    assert_rounded(got, theirs(name)(np.arange(6.0)), "bfloat16", ulps=1)
+
+
+@each_name
+@pytest.mark.parametrize("implementation", ["cpu", "cpu:row"])
+def test_a_backend_refuses_pairs_it_has_no_kernels_for(name, implementation):
+    native_module("cpu")
+    message = "turn float16 into float16, float32, not bfloat16"
+    with pytest.raises(ValueError, match=message):
+        ours(name)(randn(3, dtype=np.float16), dtype="bfloat16", implementation=implementation)
+
+
+@each_name
+def test_batch_invariance_reaches_the_kernel(name):
+    x = randn(5, 100)
+    for flag in (True, False, np.True_, np.False_):
+        f = functools.partial(ours(name), batch_invariant=flag)
+        assert_same(f(x), theirs(name)(x))
+        lowered = jax.jit(f).trace(x).lower(lowering_platforms=("cpu",))
+        assert f"batch_invariant = {str(bool(flag)).lower()}" in lowered.as_text()
+
+
 # -- where ---------------------------------------------------------------------------------------
 
 MASKS = {
@@ -290,6 +408,13 @@ BAD_ARGUMENTS = {
     "where list": ((X,), {"where": [True] * 3}, TypeError, "boolean array, got list"),
     "unknown": ((X,), {"implementation": "gpu"}, ValueError, "'gpu' is unknown: use None"),
     "empty": ((X,), {"implementation": ""}, ValueError, "is unknown: use None"),
+    "dtype integer": ((X,), {"dtype": int}, TypeError, "dtype wants a floating dtype, got int64"),
+    "dtype bool": ((X,), {"dtype": "bool"}, TypeError, "dtype wants a floating dtype, got bool"),
+    "dtype unknown": ((X,), {"dtype": "float33"}, TypeError, "floating dtype or None.*float33"),
+    "dtype list": ((X,), {"dtype": ["float32"]}, TypeError, "wants a floating dtype"),
+    "dtype complex": ((X,), {"dtype": np.complex64}, TypeError, "complex64 does not fit x of flo"),
+    "dtype real": ((1j * X,), {"dtype": np.float32}, TypeError, "float32 does not fit x of comp"),
+    "batch": ((X,), {"batch_invariant": "no"}, TypeError, "batch_invariant wants True or False"),
     "xla strategy": ((X,), {"implementation": "xla:row"}, ValueError, "no strategies"),
 }
 

@@ -6,6 +6,7 @@ import jax
 import numpy as np
 import pytest
 from _support import COLLECTIVES, bind, compiled, count_calls, native_module, operations
+from _truth import CONVERSIONS
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -95,6 +96,26 @@ def test_batch_sharded_jit(name, mode, axis, spec, make_mesh):
     x, t = (jax.device_put(randn(seed), sharding) for seed in range(2))
     assert_local(f, x, t, calls=calls)
     assert_result(jax.jit(f)(x, t), reference(randn(0), randn(1)), sharding)
+
+
+@each_name
+@each_mode
+@pytest.mark.parametrize("axis_type", [AxisType.Auto, AxisType.Explicit], ids=lambda t: t.name)
+@pytest.mark.parametrize("dtype, output_dtype", CONVERSIONS, ids=str)
+def test_conversions_stay_local(name, mode, axis_type, dtype, output_dtype, make_mesh):
+    """The operands of a derivative differ in dtype, and agree in sharding all the same."""
+    run, calls = MODES[mode]
+    f = functools.partial(run, functools.partial(getattr(jax_softmax, name), dtype=output_dtype))
+    mesh = make_mesh(axis_type)
+    with jax.set_mesh(mesh):
+        sharding = NamedSharding(mesh, P("b", "a"))
+        x = jax.device_put(randn(0).astype(dtype), sharding)
+        t = jax.device_put(randn(1).astype(output_dtype if mode == "vjp" else dtype), sharding)
+        assert_local(f, x, t, calls=calls)
+        got = jax.jit(f)(x, t)
+    assert got.dtype == (dtype if mode == "vjp" else output_dtype)
+    assert got.sharding.is_equivalent_to(sharding, got.ndim)
+    np.testing.assert_array_equal(got, f(np.asarray(x), np.asarray(t)))
 
 
 @each_name

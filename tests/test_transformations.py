@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from _support import MOVES, compiled, count_calls, device_of, operations
+from _truth import CONVERSIONS
 from jax import export
 from jax.test_util import check_grads
 
@@ -68,14 +69,19 @@ def weighted(f):
     return lambda x: jnp.vdot(jnp.sin(jnp.arange(x.size, dtype=x.dtype)), f(x).ravel())
 
 
+def cotangent(f, x):
+    """Something of the type of `f(x)`."""
+    return jnp.cos(x).astype(jax.eval_shape(f, x).dtype)
+
+
 DERIVATIVES = {
     "grad": lambda f: jax.grad(weighted(f)),
     "value_and_grad": lambda f: jax.value_and_grad(weighted(f)),
     "jvp": lambda f: lambda x: jax.jvp(f, (x,), (jnp.cos(x),)),
-    "vjp": lambda f: lambda x: jax.vjp(f, x)[1](jnp.cos(x)),
+    "vjp": lambda f: lambda x: jax.vjp(f, x)[1](cotangent(f, x)),
     "linearize": lambda f: lambda x: jax.linearize(f, x)[1](jnp.cos(x)),
     "linear_transpose": lambda f: (
-        lambda x: jax.linear_transpose(jax.linearize(f, x)[1], x)(jnp.cos(x))
+        lambda x: jax.linear_transpose(jax.linearize(f, x)[1], x)(cotangent(f, x))
     ),
     "jacfwd": jax.jacfwd,
     "jacrev": jax.jacrev,
@@ -125,6 +131,146 @@ def test_reverse_mode_keeps_only_the_result(name):
     y, vjp = jax.vjp(f, randn(3, 4))
     (residual,) = [r for r in jax.tree.leaves(vjp) if r.size > 1]
     np.testing.assert_array_equal(residual, y)
+
+
+# -- dtype ---------------------------------------------------------------------------------------
+
+WIDE = [("float64", "float32"), ("float32", "float64")]  # through XLA; the digits to tell rules by
+DTYPES = [*CONVERSIONS, *WIDE]
+each_conversion = pytest.mark.parametrize("dtype, output_dtype", CONVERSIONS, ids=str)
+each_pair = pytest.mark.parametrize("dtype, output_dtype", DTYPES, ids=str)
+
+
+def converting(name, output_dtype):
+    """Both functions with that result dtype; jax.nn in float32 at least."""
+    mine, original = both(name)
+
+    def reference(x, *args, **kwargs):
+        wide = jnp.promote_types(jnp.promote_types(x.dtype, output_dtype), jnp.float32)
+        return original(x.astype(wide), *args, **kwargs).astype(output_dtype)
+
+    return functools.partial(mine, dtype=output_dtype), reference
+
+
+def assert_same_to(ulps, got, want, *dtypes):
+    """Equal in dtype, and in value to so many units of the narrowest of `dtypes`."""
+    eps = ulps * max(float(jnp.finfo(d).eps) for d in dtypes)
+    for g, w in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
+        assert g.dtype == w.dtype
+        np.testing.assert_allclose(*(np.asarray(a, np.float64) for a in (g, w)), eps, eps)
+
+
+@each_name
+@each_pair
+@pytest.mark.parametrize("derivative", DERIVATIVES)
+def test_derivatives_with_another_dtype(name, dtype, output_dtype, derivative):
+    with jax.enable_x64(True):
+        x = jnp.asarray(randn(3, 4)).astype(dtype)
+        got, want = (jax.jit(DERIVATIVES[derivative](f))(x) for f in converting(name, output_dtype))
+        assert_same_to(4, got, want, dtype, output_dtype)
+
+
+@each_name
+@pytest.mark.parametrize("dtype, output_dtype", WIDE)
+def test_third_derivative_with_another_dtype(name, dtype, output_dtype):
+    with jax.enable_x64(True):
+        x = jnp.asarray(randn(3)).astype(dtype)
+        got, want = (
+            jax.jit(jax.jacfwd(jax.jacrev(jax.jacfwd(f))))(x)
+            for f in converting(name, output_dtype)
+        )
+        assert_same_to(8, got, want, np.float32)
+
+
+@each_name
+@pytest.mark.parametrize("dtype, output_dtype", WIDE)
+def test_check_grads_with_another_dtype(name, dtype, output_dtype):
+    with jax.enable_x64(True):
+        f = functools.partial(both(name)[0], axis=0, dtype=output_dtype)
+        x = jnp.asarray(randn(4, 3)).astype(dtype)
+        check_grads(f, (x,), order=3, modes=("fwd", "rev"), rtol=1e-2, atol=1e-2, eps=1e-2)
+
+
+@each_name
+@each_pair
+def test_derivatives_under_a_mask_with_another_dtype(name, dtype, output_dtype):
+    with jax.enable_x64(True):
+        x, where = jnp.asarray(randn(3, 5)).astype(dtype), np.arange(5) > 1
+
+        def derivatives(f):
+            def kept(x):
+                return jnp.where(where, f(x, where=where), 0)
+
+            return kept(x), jax.jvp(kept, (x,), (x,)), jax.vjp(kept, x)[1](cotangent(kept, x))
+
+        got, want = (derivatives(f) for f in converting(name, output_dtype))
+        assert_same_to(4, got, want, dtype, output_dtype)
+
+
+@each_name
+@each_conversion
+def test_a_conversion_costs_no_call_and_reverse_mode_no_pass(name, dtype, output_dtype):
+    f = converting(name, output_dtype)[0]
+    x, g = randn(8, 128).astype(dtype), randn(8, 128).astype(output_dtype)
+    reverse = compiled(lambda x, g: jax.vjp(f, x)[1](g), x, g)
+    forward = compiled(lambda x, t: jax.jvp(f, (x,), (t,)), x, x)
+    assert count_calls(reverse) == count_calls(forward) == 2
+    assert "convert" not in operations(reverse)
+    # The result and the tangent differ in dtype; the kernel takes one.
+    assert "convert" in operations(forward)
+
+
+@each_name
+@each_conversion
+def test_reverse_mode_keeps_only_the_converted_result(name, dtype, output_dtype):
+    y, vjp = jax.vjp(converting(name, output_dtype)[0], randn(3, 4).astype(dtype))
+    (residual,) = [r for r in jax.tree.leaves(vjp) if r.size > 1]
+    assert residual.dtype == output_dtype
+    np.testing.assert_array_equal(residual, y)
+
+
+@each_name
+@each_conversion
+@pytest.mark.parametrize("in_axis", [0, 1, 2])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_vmap_with_another_dtype(name, dtype, output_dtype, in_axis, axis):
+    x = randn(3, 4, 5).astype(dtype)
+    got, want = (
+        jax.vmap(functools.partial(f, axis=axis), in_axis, in_axis)(x)
+        for f in converting(name, output_dtype)
+    )
+    assert_same_to(2, got, want, output_dtype)
+
+
+@each_name
+@each_conversion
+@pytest.mark.parametrize("x_axis, t_axis", [(None, 2), (1, None), (2, 1)])
+@pytest.mark.parametrize("mode", ["jvp", "vjp"])
+def test_vmap_over_some_operands_of_two_dtypes(name, dtype, output_dtype, x_axis, t_axis, mode):
+    x, t = (
+        randn(*np.insert([3, 4], a, 5) if a is not None else (3, 4), seed=s)
+        for s, a in enumerate((x_axis, t_axis))
+    )
+    x, t = x.astype(dtype), t.astype(dtype if mode == "jvp" else output_dtype)
+
+    def derivative(f, x, t):
+        return jax.jvp(f, (x,), (t,))[1] if mode == "jvp" else jax.vjp(f, x)[1](t)[0]
+
+    got, want = (
+        jax.vmap(functools.partial(derivative, f), (x_axis, t_axis))(x, t)
+        for f in converting(name, output_dtype)
+    )
+    assert_same_to(4, got, want, dtype, output_dtype)
+
+
+@each_name
+@pytest.mark.parametrize("dtype, output_dtype", [CONVERSIONS[1], WIDE[0]], ids=str)
+def test_strict_promotion_with_another_dtype(name, dtype, output_dtype):
+    with jax.enable_x64(True), jax.numpy_dtype_promotion("strict"):
+        x = jnp.asarray(randn(3, 4)).astype(dtype)
+        f = functools.partial(both(name)[0], dtype=output_dtype)
+        got, want = (outer(jax.jacrev(f))(x) for outer in (jax.jacfwd, jax.jacrev))
+        assert_same_to(4, got, want, dtype, output_dtype)
 
 
 # -- vmap ----------------------------------------------------------------------------------------

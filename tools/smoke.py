@@ -1,4 +1,4 @@
-"""Runs every CUDA strategy, op and dtype once, on small shapes: the program for compute-sanitizer.
+"""Runs every CUDA strategy, op and pair of dtypes once, on small shapes, for compute-sanitizer.
 
 compute-sanitizer --tool memcheck python tools/smoke.py
 """
@@ -15,9 +15,12 @@ STRATEGIES = {
     "stream": (7, 4099),
     "strided": (9, 65),
 }
+# Those of the operand and of the result.
+PAIRS = [(d, d) for d in ("float32", "float64", "float16", "bfloat16")]
+PAIRS += [(a, b) for d in ("float16", "bfloat16") for a, b in ((d, "float32"), ("float32", d))]
 
 
-def run(strategy: str, columns: int, dtype: str) -> None:
+def run(strategy: str, columns: int, dtype: str, output_dtype: str) -> None:
     """Forward and backward of both functions on an odd number of rows."""
     axis = 0 if strategy == "strided" else 1
     shape = (columns, 37) if axis == 0 else (37, columns)
@@ -25,10 +28,10 @@ def run(strategy: str, columns: int, dtype: str) -> None:
     for f in (jax_softmax.softmax, jax_softmax.log_softmax):
 
         def forced(x: jax.Array, f=f) -> jax.Array:
-            return f(x, axis, implementation=f"cuda:{strategy}")
+            return f(x, axis, dtype=output_dtype, implementation=f"cuda:{strategy}")
 
         y, pull_back = jax.vjp(forced, x)
-        (dx,) = pull_back(x)
+        (dx,) = pull_back(y)
         assert jnp.isfinite(jnp.exp(y)).all() and jnp.isfinite(dx).all()
 
 
@@ -36,8 +39,8 @@ def main() -> None:
     jax.config.update("jax_enable_x64", True)
     for strategy, sizes in STRATEGIES.items():
         for columns in sizes:
-            for dtype in ("float32", "float64", "float16", "bfloat16"):
-                run(strategy, columns, dtype)
+            for pair in PAIRS:
+                run(strategy, columns, *pair)
         print(f"{strategy}: ran", flush=True)
 
 
