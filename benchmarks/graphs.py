@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from cases import bind
 from shapes import Case
 
 import jax_softmax
-from jax_softmax import _canonicalize, _primitives
 
 Function = Callable[..., jax.Array]
 Operands = Mapping[str, jax.Array]
@@ -101,8 +101,6 @@ def program(graph: Graph, softmax: Function, axis: int, direction: str) -> Calla
 
 def _xla_forward(op: str, axis: int, native: str) -> Function:
     """The forward pass of XLA and our backward pass, which no `implementation=` asks for."""
-    name = {"softmax": "softmax_tangent", "log_softmax": "log_softmax_cotangent"}[op]
-    transpose = getattr(_primitives, f"{name}_p")
 
     @jax.custom_vjp
     def f(x: jax.Array) -> jax.Array:
@@ -113,9 +111,7 @@ def _xla_forward(op: str, axis: int, native: str) -> Function:
         return y, y
 
     def backward(y: jax.Array, g: jax.Array) -> tuple[jax.Array]:
-        at = axis % y.ndim
-        request = _canonicalize.request(native, name, y, at)
-        return (transpose.bind(y, g, axis=at, **request),)
+        return (bind(op, "backward", axis, native, y, g),)
 
     f.defvjp(forward, backward)
     return f
