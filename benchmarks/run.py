@@ -6,18 +6,22 @@
 Speed is *ideal* traffic over time: forward 2 x the operand's bytes (read x, write y), backward
 3 x (read y and g, write dx), whatever an implementation really moves. The limit is the fastest
 copy of the run. "xla" is jitted jax.nn forward, and backward the textbook formula jitted from
-(y, g); "xla_vjp" is jax.nn's own pull-back from its own residuals. Exits with 1 if a case failed.
+(y, g); "xla_vjp" is jax.nn's own pull-back from its own residuals. Suites: "columns" (rows of large
+matrices), "odd" (row lengths that no vector divides), "shapes" (few rows, other axes). --peers adds
+torch, triton and quack where they are installed (peers.py). Exits with 1 if a case failed.
 """
 
 import argparse
 import functools
+import os
 import statistics
 import sys
 from collections.abc import Iterator
 
 import jax
 from cases import OURS, compare, random_normal
-from options import add_timing, basic_parser, start_jax
+from options import add_list, add_timing, basic_parser, start_jax
+from peers import PEERS, peer_timers
 from report import Entry, attempt, environment, exit_code, record, shape_label
 from shapes import (
     COLUMNS,
@@ -38,7 +42,11 @@ def parse_arguments() -> argparse.Namespace:
     parser = basic_parser(__doc__, ("bfloat16", "float16", "float32"), DIRECTIONS)
     add_timing(parser, columns=())
     parser.add_argument("--suite", choices=tuple(SUITES), default="columns")
-    return parser.parse_args()
+    add_list(parser, "--peers", PEERS, ())
+    args = parser.parse_args()
+    if args.peers:  # PyTorch needs memory on the GPU too
+        os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+    return args
 
 
 def select_cases(args: argparse.Namespace, platform: str, dtype: str) -> list[Case]:
@@ -70,7 +78,8 @@ def measure(
 ) -> Entry:
     """Checks and times one case; raises rather than time a wrong result."""
     calls, residual_bytes = compare(op, case, direction, x, platform)
-    timings = time_calls(calls, platform, args.rounds, args.iterations)
+    timers, errors = peer_timers(args.peers, op, case, direction, x)
+    timings = time_calls(calls, platform, args.rounds, args.iterations, timers)
     size = ideal_bytes(direction, case.elements, str(x.dtype))
     copied = 2 * calls["copy"].args[0].nbytes
     return {
@@ -81,6 +90,7 @@ def measure(
             for name, timing in timings.items()
         },
         "speedup": timings["xla"].microseconds / timings[OURS].microseconds,
+        "peer_errors": errors,
     }
 
 
@@ -122,7 +132,8 @@ def row(entry: Entry, report: Entry) -> str:
     # A pull-back that keeps more than y reads more than the ideal traffic counts.
     kept = 3 * entry["residual_bytes"].get(OURS, 0) / entry["bytes"]
     note = f"  keeps {kept:.2f} of y" if kept > 1.01 else ""
-    return f"{' | '.join(cells)} | x{entry['speedup']:.2f}{note}"
+    errors = "".join(f" | {name}: {error}" for name, error in entry["peer_errors"].items())
+    return f"{' | '.join(cells)} | x{entry['speedup']:.2f}{note}{errors}"
 
 
 def main() -> int:

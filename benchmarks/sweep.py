@@ -72,12 +72,14 @@ def measure(
                 calls[strategy] = call
             except Exception as error:
                 errors[strategy] = f"{type(error).__name__}: {error}"[:200]
+    plan = jax_softmax.plan(case.shape, dtype, case.axis, primitive)
+    if plan.strategy not in calls:
+        raise RuntimeError(f"the plan's choice fails: {errors[plan.strategy]}")
     timings = time_calls(calls, platform, args.rounds, args.iterations)
     size = ideal_bytes(direction, case.elements, dtype)
     speeds = {name: size / timing.microseconds / 1e6 for name, timing in timings.items()}
     copied = 2 * calls["copy"].args[0].nbytes / timings["copy"].microseconds / 1e6
     del speeds["copy"]
-    plan = jax_softmax.plan(case.shape, dtype, case.axis, primitive)
     best = max(speeds, key=speeds.__getitem__)
     entry = {"copy_tb_per_s": copied, "tb_per_s": speeds, "chosen": plan.strategy, "best": best}
     entry["loss"] = speeds[best] / speeds[plan.strategy] - 1
