@@ -8,7 +8,11 @@ SOURCES = CMakeLists.txt pyproject.toml $(wildcard cmake/* cuda/* cuda/*/* cpu/*
 SETTINGS ?=
 PYTEST = $(BIN)/python -m pytest -n 2
 
-.PHONY: demo test lint bench gpu-test sanitize check-kernels clean
+# Where bench-all writes, and the seconds after which each of its suites stops cleanly.
+RESULTS ?= build/results
+BUDGET ?= 600
+
+.PHONY: demo test lint bench bench-all gpu-test sanitize check-kernels clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/installed
@@ -23,6 +27,16 @@ lint: $(VENV)/installed $(VENV)/linted
 bench: $(VENV)/installed
 	$(BIN)/python benchmarks/run.py --output benchmark.json
 	$(BIN)/python benchmarks/plot.py benchmark.json benchmark.png
+
+# Every suite; one that fails does not cost the next ones.
+bench-all: $(VENV)/installed
+	mkdir -p $(RESULTS)
+	-for suite in columns odd shapes; do $(BIN)/python benchmarks/run.py --suite $$suite \
+	    --budget $(BUDGET) --output $(RESULTS)/$$suite.json; done
+	-for suite in graph latency memory sweep; do $(BIN)/python benchmarks/$$suite.py \
+	    --budget $(BUDGET) --output $(RESULTS)/$$suite.json; done
+	$(BIN)/python benchmarks/plot.py $(RESULTS)/columns.json $(RESULTS)/columns.png
+	$(BIN)/python benchmarks/choose.py $(RESULTS)/graph.json > $(RESULTS)/rule.txt
 
 # On a machine with a GPU and everything installed: builds here, without network or isolation.
 gpu-test:

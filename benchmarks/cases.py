@@ -11,14 +11,15 @@ from shapes import Case
 from timing import Call
 
 import jax_softmax
+from jax_softmax import _canonicalize, _primitives
 
 OURS = "jax_softmax"
 Function = Callable[..., Any]
 NATIVE = {"gpu": "cuda", "cpu": "cpu"}
 
-# How far a result may be from jax.nn in float32, relative to the largest value. Loose on purpose:
-# it keeps garbage from being timed; accuracy is the tests' affair.
-TOLERANCE = {"bfloat16": 5e-2, "float16": 1e-2, "float32": 1e-3}
+# How far a result may be from jax.nn in float32 or wider, relative to the largest value. Loose on
+# purpose: it keeps garbage from being timed; accuracy is the tests' affair.
+TOLERANCE = {"bfloat16": 5e-2, "float16": 1e-2, "float32": 1e-3, "float64": 1e-6}
 
 
 class Comparison(NamedTuple):
@@ -51,6 +52,23 @@ def copy_call(size: int) -> Call:
     return _copy_of(-(-size // unit) * unit)
 
 
+# The primitive that carries out each direction; backward takes the result and the cotangent.
+PRIMITIVES = {
+    ("softmax", "forward"): "softmax",
+    ("softmax", "backward"): "softmax_tangent",
+    ("log_softmax", "forward"): "log_softmax",
+    ("log_softmax", "backward"): "log_softmax_cotangent",
+}
+
+
+def bind(op: str, direction: str, axis: int, implementation: str, *xs: jax.Array) -> jax.Array:
+    """One pass alone, as no public function asks for it, or for a strategy of it."""
+    name = PRIMITIVES[op, direction]
+    at = axis % xs[0].ndim
+    request = _canonicalize.request(implementation, name, xs[0], at)
+    return getattr(_primitives, f"{name}_p").bind(*xs, axis=at, **request)
+
+
 def _backward_formula(op: str, axis: int, y: jax.Array, g: jax.Array) -> jax.Array:
     if op == "softmax":
         return y * (g - jnp.sum(y * g, axis, keepdims=True))
@@ -66,7 +84,7 @@ def _expected(op: str, axis: int, direction: str, sample: jax.Array) -> jax.Arra
 
 @functools.partial(jax.jit, static_argnums=1)
 def _head(x: jax.Array, rows: int) -> jax.Array:
-    return x[:rows].astype(jnp.float32)
+    return x[:rows].astype(jnp.promote_types(x.dtype, jnp.float32))
 
 
 @jax.jit
@@ -75,8 +93,8 @@ def _distance(got: jax.Array, want: jax.Array, whole: jax.Array) -> jax.Array:
     return jnp.where(jnp.isfinite(whole).all(), distance, jnp.inf)
 
 
-def _check(op: str, axis: int, direction: str, x: jax.Array, result: jax.Array) -> None:
-    """Raises if the first rows are far from jax.nn in float32, or any value is not finite."""
+def check(op: str, axis: int, direction: str, x: jax.Array, result: jax.Array) -> None:
+    """Raises if the first rows are far from jax.nn in wide floats, or any value is not finite."""
     rows = 64 if x.ndim == 2 else 1
     want = _expected(op, axis, direction, _head(x, rows))
     distance = float(_distance(_head(result, rows), want, result))
@@ -132,6 +150,6 @@ def compare(op: str, case: Case, direction: str, x: jax.Array, platform: str) ->
     else:
         formula = functools.partial(_backward_formula, op, case.axis)
         comparison = _backward(functions, formula, x)
-    _check(op, case.axis, direction, x, comparison.calls[OURS]())
+    check(op, case.axis, direction, x, comparison.calls[OURS]())
     comparison.calls["copy"] = copy_call(x.nbytes)
     return comparison

@@ -1,17 +1,22 @@
-"""What a run reports: where it ran, one row per case, and what follows from all of them."""
+"""What a run reports: where it ran, its cases as they come in, and what follows from them."""
 
 import datetime
 import importlib.metadata
+import json
 import os
 import platform as host
-import statistics
 import subprocess
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import jax
 
 Entry = dict[str, Any]
+
+# A long run has thousands of cases: seconds between two writings of them.
+WRITE_EVERY = 1.0
 
 
 def _output_of(*command: str) -> str | None:
@@ -56,33 +61,64 @@ def environment(platform: str) -> Entry:
     }
 
 
-def summarise(cases: list[Entry]) -> Entry:
-    """The copy limit of the run and the geometric-mean speedups over XLA."""
-    timed = [entry for entry in cases if "error" not in entry]
-    speedups: dict[str, list[float]] = {}
-    for entry in timed:
-        for group in ("all", f"{entry['op']} {entry['direction']} {entry['dtype']}"):
-            speedups.setdefault(group, []).append(entry["speedup"])
-    return {
-        "limit_tb_per_s": max((e["results"]["copy"]["tb_per_s"] for e in timed), default=0.0),
-        "speedup": {name: statistics.geometric_mean(each) for name, each in speedups.items()},
-    }
+def attempt(entry: Entry, measure: Callable[[], Entry]) -> Entry:
+    """`entry` with what `measure` adds to it, or with its error: no case costs the others."""
+    try:
+        return entry | measure()
+    except Exception as error:
+        message = str(error).partition("\n")[0]
+        return entry | {"error": f"{type(error).__name__}: {message[:200]}"}
 
 
-def row(entry: Entry, limit: float) -> str:
-    """A row of the table: TB/s, fraction of the limit, kernels, microseconds; ours over XLA."""
-    shape = "x".join(map(str, entry["shape"])) + (
-        f"@{entry['axis']}" if entry["axis"] != -1 else ""
-    )
-    label = f"{entry['op']:11} {entry['direction']:8} {entry['dtype']:8} {shape:>15}"
-    if "error" in entry:
-        return f"{label} | {entry['error']}"
-    cells = [label]
-    for name, got in entry["results"].items():
-        speed = f"{got['tb_per_s']:#6.3g} {got['tb_per_s'] / limit:4.2f}"
-        kernels = "" if got["kernels"] is None else f" {got['kernels']}k"
-        cells.append(f"{name} {speed}{kernels} {got['microseconds']:.1f}us")
-    # A pull-back that keeps more than y reads more than the ideal traffic counts.
-    kept = 3 * entry["residual_bytes"].get("jax_softmax", 0) / entry["bytes"]
-    note = f"  keeps {kept:.2f} of y" if kept > 1.01 else ""
-    return f"{' | '.join(cells)} | x{entry['speedup']:.2f}{note}"
+def shape_label(entry: Entry) -> str:
+    """32x21x512@1: the shape, and the axis if it is not the last one."""
+    at = f"@{entry['axis']}" if entry["axis"] != -1 else ""
+    return "x".join(map(str, entry["shape"])) + at
+
+
+def record(
+    entries: Iterator[Entry],
+    header: Entry,
+    summarise: Callable[[list[Entry]], Entry],
+    line: Callable[[Entry, Entry], str],
+    output: Path | None,
+    budget: float,
+) -> Entry:
+    """Prints and writes cases as they come in, until there are no more or `budget` is spent.
+
+    `summarise` makes a summary of the cases so far, `line` a row of the table of one of them.
+    Returns the report. It is complete if all cases were reached, failed ones included.
+    """
+    start = written = time.monotonic()
+    report, cases = dict(header), []
+
+    def update(complete: bool) -> None:
+        seconds = round(time.monotonic() - start, 1)
+        report.update(summarise(cases), complete=complete, seconds=seconds, cases=cases)
+
+    def write() -> None:
+        if output:
+            unfinished = output.with_suffix(".partial")
+            unfinished.write_text(json.dumps(report, indent=1))
+            unfinished.replace(output)
+
+    complete = True
+    for entry in entries:
+        cases.append(entry)
+        update(complete=False)
+        print(line(entry, report), flush=True)
+        if time.monotonic() - written > WRITE_EVERY:
+            write()
+            written = time.monotonic()
+        if time.monotonic() - start > budget:
+            complete = False
+            break
+    update(complete)
+    write()
+    failed = sum("error" in entry for entry in cases)
+    print(f"{len(cases)} cases, {failed} failed, {report['seconds']} s, {complete=}")
+    return report
+
+
+def exit_code(report: Entry) -> int:
+    return int(any("error" in entry for entry in report["cases"]))

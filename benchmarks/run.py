@@ -6,55 +6,54 @@
 Speed is *ideal* traffic over time: forward 2 x the operand's bytes (read x, write y), backward
 3 x (read y and g, write dx), whatever an implementation really moves. The limit is the fastest
 copy of the run. "xla" is jitted jax.nn forward, and backward the textbook formula jitted from
-(y, g); "xla_vjp" is jax.nn's own pull-back from its own residuals. Exits with 1 if a case failed.
+(y, g); "xla_vjp" is jax.nn's own pull-back from its own residuals. Suites: "columns" (rows of large
+matrices), "odd" (row lengths that no vector divides), "shapes" (few rows, other axes). --peers adds
+torch, triton and quack where they are installed (peers.py). Exits with 1 if a case failed.
 """
 
 import argparse
-import json
-import math
+import functools
+import os
+import statistics
 import sys
-import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import jax
 from cases import OURS, compare, random_normal
-from report import Entry, environment, row, summarise
-from shapes import COLUMNS, DTYPES, OTHER_SHAPES, Case, column_cases, default_elements, ideal_bytes
+from options import add_list, add_timing, basic_parser, start_jax
+from peers import PEERS, peer_timers
+from report import Entry, attempt, environment, exit_code, record, shape_label
+from shapes import (
+    COLUMNS,
+    ODD_COLUMNS,
+    OTHER_SHAPES,
+    Case,
+    column_cases,
+    default_elements,
+    ideal_bytes,
+)
 from timing import TIMERS, Timing, time_calls
 
-OPS = ("softmax", "log_softmax")
 DIRECTIONS = ("forward", "backward")
+SUITES = {"columns": COLUMNS, "odd": ODD_COLUMNS, "shapes": None}
 
 
 def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-
-    def add_list(name: str, known: tuple[str, ...], default: tuple[str, ...]) -> None:
-        def parse(text: str) -> tuple[str, ...]:
-            if unknown := set(text.split(",")) - set(known):
-                raise argparse.ArgumentTypeError(f"{unknown} not among {','.join(known)}")
-            return tuple(text.split(","))
-
-        parser.add_argument(name, type=parse, default=default, help=",".join(known))
-
-    parser.add_argument("--device", choices=("auto", "cpu", "gpu"), default="auto")
-    parser.add_argument("--suite", choices=("columns", "shapes"), default="columns")
-    add_list("--dtypes", tuple(DTYPES), ("bfloat16", "float32"))
-    add_list("--ops", OPS, OPS)
-    add_list("--directions", DIRECTIONS, DIRECTIONS)
-    parser.add_argument("--columns", type=lambda s: tuple(map(int, s.split(","))), default=COLUMNS)
-    parser.add_argument("--elements", type=int, help="of an operand; shapes: leave out larger ones")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--iterations", type=int, default=5, help="timed runs in a round")
-    parser.add_argument("--budget", type=float, default=math.inf, help="seconds; then stop cleanly")
-    parser.add_argument("--output", type=Path, help="JSON, rewritten after every case")
-    return parser.parse_args()
+    parser = basic_parser(__doc__, ("bfloat16", "float16", "float32"), DIRECTIONS)
+    add_timing(parser, columns=())
+    parser.add_argument("--suite", choices=tuple(SUITES), default="columns")
+    add_list(parser, "--peers", PEERS, ())
+    args = parser.parse_args()
+    if args.peers:  # PyTorch needs memory on the GPU too
+        os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+    return args
 
 
 def select_cases(args: argparse.Namespace, platform: str, dtype: str) -> list[Case]:
-    if args.suite == "columns":
-        return column_cases(args.elements or default_elements(platform, dtype), args.columns)
+    """Those of the suite; --elements leaves out larger ones among its fixed shapes."""
+    columns = args.columns or SUITES[args.suite]
+    if columns:
+        return column_cases(args.elements or default_elements(platform, dtype), columns)
     return [c for c in OTHER_SHAPES if args.elements is None or c.elements <= args.elements]
 
 
@@ -79,7 +78,8 @@ def measure(
 ) -> Entry:
     """Checks and times one case; raises rather than time a wrong result."""
     calls, residual_bytes = compare(op, case, direction, x, platform)
-    timings = time_calls(calls, platform, args.rounds, args.iterations)
+    timers, errors = peer_timers(args.peers, op, case, direction, x)
+    timings = time_calls(calls, platform, args.rounds, args.iterations, timers)
     size = ideal_bytes(direction, case.elements, str(x.dtype))
     copied = 2 * calls["copy"].args[0].nbytes
     return {
@@ -90,6 +90,7 @@ def measure(
             for name, timing in timings.items()
         },
         "speedup": timings["xla"].microseconds / timings[OURS].microseconds,
+        "peer_errors": errors,
     }
 
 
@@ -100,45 +101,51 @@ def sweep(args: argparse.Namespace, platform: str) -> Iterator[Entry]:
             for op in args.ops:
                 for direction in args.directions:
                     entry = {"op": op, "direction": direction, "dtype": dtype, **case._asdict()}
-                    try:
-                        entry |= measure(op, case, direction, x, platform, args)
-                    except Exception as error:
-                        message = str(error).partition("\n")[0]
-                        entry["error"] = f"{type(error).__name__}: {message[:200]}"
-                    yield entry
+                    timed = functools.partial(measure, op, case, direction, x, platform, args)
+                    yield attempt(entry, timed)
+
+
+def summarise(cases: list[Entry]) -> Entry:
+    """The copy limit of the run and the geometric-mean speedups over XLA."""
+    timed = [entry for entry in cases if "error" not in entry]
+    speedups: dict[str, list[float]] = {}
+    for entry in timed:
+        for group in ("all", f"{entry['op']} {entry['direction']} {entry['dtype']}"):
+            speedups.setdefault(group, []).append(entry["speedup"])
+    return {
+        "limit_tb_per_s": max((e["results"]["copy"]["tb_per_s"] for e in timed), default=0.0),
+        "speedup": {name: statistics.geometric_mean(each) for name, each in speedups.items()},
+    }
+
+
+def row(entry: Entry, report: Entry) -> str:
+    """A row of the table: TB/s, fraction of the limit, kernels, microseconds; ours over XLA."""
+    shape = shape_label(entry)
+    label = f"{entry['op']:11} {entry['direction']:8} {entry['dtype']:8} {shape:>15}"
+    if "error" in entry:
+        return f"{label} | {entry['error']}"
+    cells = [label]
+    for name, got in entry["results"].items():
+        speed = f"{got['tb_per_s']:#6.3g} {got['tb_per_s'] / report['limit_tb_per_s']:4.2f}"
+        kernels = "" if got["kernels"] is None else f" {got['kernels']}k"
+        cells.append(f"{name} {speed}{kernels} {got['microseconds']:.1f}us")
+    # A pull-back that keeps more than y reads more than the ideal traffic counts.
+    kept = 3 * entry["residual_bytes"].get(OURS, 0) / entry["bytes"]
+    note = f"  keeps {kept:.2f} of y" if kept > 1.01 else ""
+    errors = "".join(f" | {name}: {error}" for name, error in entry["peer_errors"].items())
+    return f"{' | '.join(cells)} | x{entry['speedup']:.2f}{note}{errors}"
 
 
 def main() -> int:
-    start = time.monotonic()
     args = parse_arguments()
-    if args.device != "auto":
-        jax.config.update("jax_platforms", {"cpu": "cpu", "gpu": "cuda"}[args.device])
-    platform = jax.default_backend()
-    settings = {name: getattr(args, name) for name in ("suite", "elements", "rounds", "iterations")}
-    cases: list[Entry] = []
-    report = environment(platform) | {"timer": TIMERS[platform].__name__, **settings}
-
-    def write(complete: bool) -> None:
-        seconds = round(time.monotonic() - start, 1)
-        report.update(summarise(cases), complete=complete, seconds=seconds, cases=cases)
-        if args.output:
-            unfinished = args.output.with_suffix(".partial")
-            unfinished.write_text(json.dumps(report, indent=1))
-            unfinished.replace(args.output)
-
-    complete = True
-    for entry in sweep(args, platform):
-        cases.append(entry)
-        write(complete=False)
-        print(row(entry, report["limit_tb_per_s"]), flush=True)
-        if time.monotonic() - start > args.budget:
-            complete = False
-            break
-    write(complete)
-    print(f"limit {report['limit_tb_per_s']:.4g} TB/s, {report['seconds']} s, {complete=}")
+    platform = start_jax(args)
+    header = environment(platform) | {"timer": TIMERS[platform].__name__}
+    header |= {name: getattr(args, name) for name in ("suite", "elements", "rounds", "iterations")}
+    report = record(sweep(args, platform), header, summarise, row, args.output, args.budget)
+    print(f"limit {report['limit_tb_per_s']:.4g} TB/s")
     for group, speedup in report["speedup"].items():
         print(f"x{speedup:.2f} over XLA: {group}")
-    return int(any("error" in entry for entry in cases))
+    return exit_code(report)
 
 
 if __name__ == "__main__":

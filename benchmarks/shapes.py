@@ -7,11 +7,13 @@ from typing import NamedTuple
 # divide evenly; the vocabularies of GPT-2 (50257), Llama 3 (128256) and Qwen 2.5 (151936).
 COLUMNS = (
     *(16, 64, 128, 256, 512, 1000, 1024, 2048, 4096, 8192, 16384, 32768),
-    *(50257, 65536, 128256, 151936, 262144),
+    *(50257, 65536, 128256, 151936, 262144, 1048576),
 )
+# Row lengths that no vector divides, and class counts people have: digits, VOC, CIFAR, ImageNet.
+ODD_COLUMNS = (10, 21, 33, 100, 200, 1001)
 
 # The size of an element in bytes, by dtype name.
-DTYPES = {"bfloat16": 2, "float16": 2, "float32": 4}
+DTYPES = {"bfloat16": 2, "float16": 2, "float32": 4, "float64": 8}
 
 # 512 MiB on a GPU, several times any L2 cache; on a CPU, what two cores time in seconds.
 GPU_BYTES = 2**29
@@ -29,7 +31,8 @@ class Case(NamedTuple):
         return math.prod(self.shape)
 
 
-# Few rows, where launch and latency count; then an axis that is not the last one.
+# Few rows, where launch and latency count; then an axis that is not the last one, with many
+# neighbours in memory (segmentation, attention over keys) and with few.
 OTHER_SHAPES = (
     Case((1, 128256)),
     Case((8, 128256)),
@@ -39,6 +42,10 @@ OTHER_SHAPES = (
     Case((128, 1000)),
     Case((32, 21, 512, 512), axis=1),
     Case((64, 1024, 1024), axis=1),
+    Case((524288, 64, 2), axis=1),
+    Case((131072, 64, 8), axis=1),
+    Case((32768, 64, 33), axis=1),
+    Case((32768, 1024, 2), axis=1),
 )
 
 
@@ -50,6 +57,28 @@ def default_elements(platform: str, dtype: str) -> int:
 def column_cases(elements: int, columns: tuple[int, ...] = COLUMNS) -> list[Case]:
     """Matrices of about `elements` elements, one for each row length."""
     return [Case((max(1, elements // cols), cols)) for cols in columns]
+
+
+# The shapes between neighbours: fewer, since every one takes more than a hundred programs.
+GRAPH_COLUMNS = (16, 64, 128, 256, 512, 1024, 4096, 32000, 50257)
+GRAPH_ELEMENTS = {"gpu": 2**25, "cpu": 2**21}
+# Rows along the last axis, few rows, another axis.
+KINDS = ("last", "small", "other")
+
+
+def graph_cases(
+    elements: int, columns: tuple[int, ...], kinds: tuple[str, ...]
+) -> list[tuple[str, Case]]:
+    """The shapes of `kinds`, each but the small ones of about `elements` elements."""
+    cases = {
+        "last": column_cases(elements, columns),
+        "small": [Case((32, 10)), Case((128, 1000))],
+        "other": [
+            Case((max(1, elements // math.prod(inner)), *inner), axis=1)
+            for inner in ((21, 256, 256), (1024, 512))
+        ],
+    }
+    return [(kind, case) for kind in kinds for case in cases[kind]]
 
 
 def ideal_bytes(direction: str, elements: int, dtype: str) -> int:

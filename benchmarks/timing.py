@@ -20,6 +20,10 @@ class Timing(NamedTuple):
     kernels: tuple[str, ...] | None
 
 
+# A timer of its own: so many runs, timed one by one.
+Runs = Callable[[int], list[Timing]]
+
+
 def kernel_time(call: Call, iterations: int) -> list[Timing]:
     """Sums the time of every kernel of each run. Copies by the copy engine are not seen.
 
@@ -54,13 +58,23 @@ TIMERS: dict[str, Callable[[Call, int], list[Timing]]] = {"gpu": kernel_time, "c
 
 
 def time_calls(
-    calls: Mapping[str, Call], platform: str, rounds: int, iterations: int
+    calls: Mapping[str, Call],
+    platform: str,
+    rounds: int,
+    iterations: int,
+    others: Mapping[str, Runs] | None = None,
 ) -> dict[str, Timing]:
-    """Times `calls` in turn, `rounds` times over, so that drift of the clocks meets all alike."""
-    runs: dict[str, list[Timing]] = {name: [] for name in calls}
+    """Times `calls` in turn, `rounds` times over, so that drift of the clocks meets all alike.
+
+    `others` are not JAX's and bring their timers along.
+    """
+    timer = TIMERS[platform]
+    timers: dict[str, Runs] = {name: functools.partial(timer, c) for name, c in calls.items()}
+    timers.update(others or {})
+    runs: dict[str, list[Timing]] = {name: [] for name in timers}
     for _ in range(rounds):
-        for name, call in calls.items():
-            runs[name] += TIMERS[platform](call, iterations)
+        for name, timed in timers.items():
+            runs[name] += timed(iterations)
     return {
         name: Timing(statistics.median(run.microseconds for run in timed), timed[-1].kernels)
         for name, timed in runs.items()
