@@ -20,6 +20,7 @@ nb::dict CudaPlan(const std::string& op, const std::vector<int64_t>& shape, int6
   facts["strategy"] = std::string(kStrategyNames[static_cast<int>(plan.strategy)]);
   facts["threads"] = plan.threads;
   facts["blocks"] = plan.blocks;
+  facts["cluster_blocks"] = plan.cluster_blocks;
   facts["lanes_per_row"] = plan.lanes_per_row;
   facts["rows_per_block"] = plan.rows_per_block;
   facts["vector_bytes"] = plan.vector * SizeOf(problem.dtype);
@@ -49,6 +50,7 @@ nb::dict CpuPlan(const std::string& op, const std::vector<int64_t>& shape, int64
   facts["strategy"] = std::string(cpu::kStrategyNames[static_cast<int>(plan.strategy)]);
   facts["threads"] = 1;
   facts["blocks"] = plan.chunks;
+  facts["cluster_blocks"] = 1;
   facts["lanes_per_row"] =
       along_row ? cpu::Kernels().vector_bytes / ComputeBytes(problem.dtype) : 1;
   facts["rows_per_block"] = plan.rows_per_chunk;

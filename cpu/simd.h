@@ -68,6 +68,9 @@ struct SimdMath {
     return ExpOfSum(difference, (x - (difference - top_part)) - (top + top_part));
   }
 
+  JS_HD static T ExpShifted(T x, T top) { return ExpOfDifference(x, top); }
+  JS_HD static T ShiftedRatio(T from, T to) { return ExpOfDifference(from, to); }
+
   // For x >= -1: log(1 + x) with the rounding error of 1 + x put back.
   JS_HD static T Log1p(T x) {
     const T sum = x + S(1);

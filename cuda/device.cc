@@ -25,7 +25,11 @@ cudaError_t Ask(int ordinal, Device* device) {
     const cudaError_t status = cudaDeviceGetAttribute(question.field, question.attribute, ordinal);
     if (status != cudaSuccess) return status;
   }
-  return cudaSuccess;
+  int supported = 0;
+  const cudaError_t status = cudaDeviceGetAttribute(&supported, cudaDevAttrClusterLaunch, ordinal);
+  // 16 where a kernel asks for it; no attribute says so.
+  device->cluster_blocks = supported ? 16 : 1;
+  return status;
 }
 
 }  // namespace

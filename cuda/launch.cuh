@@ -7,8 +7,13 @@
 #include "launch.h"
 #include "math.cuh"
 #include "strategies/block.cuh"
+#include "strategies/cluster.cuh"
+#include "strategies/columns.cuh"
+#include "strategies/panel.cuh"
+#include "strategies/registers.cuh"
 #include "strategies/stream.cuh"
 #include "strategies/strided.cuh"
+#include "strategies/tile.cuh"
 #include "strategies/warp.cuh"
 
 namespace jax_softmax::JS_ISA {
@@ -28,8 +33,9 @@ cudaError_t LaunchKernel(void (*kernel)(Args...), const Plan& plan, cudaStream_t
   if (plan.shared_bytes > kSharedWithoutAsking) {
     // The device's limit, not this plan's need: the attribute is the kernel's, and another thread
     // may be about to launch it with more.
-    const cudaError_t status = cudaFuncSetAttribute(
-        kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, plan.shared_limit);
+    const cudaError_t status =
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                             plan.shared_limit - kStaticSharedBytes);
     if (status != cudaSuccess) return status;
   }
   if (resident != nullptr) {
@@ -41,13 +47,46 @@ cudaError_t LaunchKernel(void (*kernel)(Args...), const Plan& plan, cudaStream_t
   config.blockDim = static_cast<unsigned>(plan.threads);
   config.dynamicSmemBytes = plan.shared_bytes;
   config.stream = stream;
+  cudaLaunchAttribute attribute = {};
+  if (plan.cluster_blocks > 1) {
+    const unsigned blocks = plan.cluster_blocks;
+    attribute.id = cudaLaunchAttributeClusterDimension;
+    attribute.val.clusterDim = {blocks, 1, 1};
+    config.attrs = &attribute;
+    config.numAttrs = 1;
+    int clusters = 0;
+    const cudaError_t status =
+        ResidentClusters(reinterpret_cast<const void*>(kernel), config, &clusters);
+    if (status != cudaSuccess) return status;
+    config.gridDim = std::min(config.gridDim.x, clusters * blocks);
+  }
   return cudaLaunchKernelEx(&config, kernel, args...);
+}
+
+// The counts of a lane's elements that "tile" is compiled for, and the kernel for `lanes` of them.
+template <typename Op, typename Load, typename Store, bool kInterleaved, typename Launch>
+cudaError_t LaunchTile(const Plan& plan, Launch launch) {
+  return WithConstant<1, 2, 4, 8, 16, 32>(plan.lanes_per_row, [&](auto lanes) {
+    if constexpr (kInterleaved) {
+      return launch(TileKernel < Op, Load, Store, lanes, 16, lanes == 1 ? 15 : 8, true >);
+    } else if constexpr (lanes == 32) {
+      return cudaErrorInvalidValue;
+    } else {
+      return WithConstant<4, 7, 10, 13, 16>(plan.count_per_lane, [&](auto count) {
+        if constexpr (lanes > 1 && count < 10) {
+          return cudaErrorInvalidValue;
+        } else {
+          return launch(TileKernel<Op, Load, Store, lanes, count, 3, false>);
+        }
+      });
+    }
+  });
 }
 
 // Runs the planned kernel, or with `resident` counts its resident blocks.
 template <template <typename> class OpOf, typename In, typename Out>
 cudaError_t RunAs(const Call& call, cudaStream_t stream, int* resident) {
-  using Op = OpOf<MathFor<Out>>;
+  using Op = OpOf<MathFor<In, Out>>;
   using Load = DirectLoad<Op, In>;
   using Store = DirectStore<Op, Out>;
   constexpr int kFullVector = kVectorBytes / sizeof(In);
@@ -63,24 +102,64 @@ cudaError_t RunAs(const Call& call, cudaStream_t stream, int* resident) {
   };
 
   const int log2_lanes = std::countr_zero(static_cast<unsigned>(plan.lanes_per_row));
-  if (plan.strategy == Strategy::kStrided) {
-    return launch(StridedKernel<Op, Load, Store>, log2_lanes);
+  switch (plan.strategy) {
+    case Strategy::kStrided:
+      return launch(StridedKernel<Op, Load, Store>, log2_lanes);
+    case Strategy::kTile: {
+      const auto launch_tile = [&](auto kernel) {
+        return launch(kernel, static_cast<int>(plan.rows_per_block / rows.inner));
+      };
+      if constexpr (sizeof(In) > 4) {
+        return cudaErrorInvalidValue;
+      } else if (rows.inner == 1) {
+        return LaunchTile<Op, Load, Store, false>(plan, launch_tile);
+      } else {
+        return LaunchTile<Op, Load, Store, true>(plan, launch_tile);
+      }
+    }
+    case Strategy::kColumns:
+      if constexpr (Op::kInputs == 1) {
+        return WithConstant<8, 16, 24, 32>(plan.count_per_lane, [&](auto count) {
+          return launch(ColumnsKernel<Op, Load, Store, kColumnsBytes / sizeof(In), count>);
+        });
+      }
+      return cudaErrorInvalidValue;
+    case Strategy::kPanel: {
+      const int lanes = static_cast<int>(plan.rows_per_block / plan.vector);
+      return WithConstant<4, 8, 16, 32>(lanes, [&](auto lanes) {
+        return launch(PanelKernel<Op, Load, Store, kFullVector, lanes>, plan.scratch_bytes);
+      });
+    }
+    default:
+      break;
   }
   return WithConstant<1, kFullVector>(plan.vector, [&](auto vector) {
     return WithConstant<true, vector == 1>(rows.columns % vector == 0, [&](auto whole) {
       constexpr bool kWhole = whole;
       switch (plan.strategy) {
         case Strategy::kWarp:
-          return WithConstant<1, 2, 4, kMaxPacksPerLane>(plan.packs_per_lane, [&](auto packs) {
+          return WithConstant<1, 2, 4, kMaxPacksPerLane>(plan.count_per_lane, [&](auto packs) {
             constexpr int kRowBytes = vector * packs * sizeof(typename Op::T) * Op::kInputs;
             if constexpr (kRowBytes <= kMaxRowBytesPerLane) {
-              return launch(WarpKernel<Op, Load, Store, vector, kWhole, packs>, log2_lanes);
+              constexpr int kRows = packs < kWarpPacks ? kWarpPacks / packs : 1;
+              return launch(WarpKernel<Op, Load, Store, vector, kWhole, packs, kRows>, log2_lanes);
             } else {
               return cudaErrorInvalidValue;
             }
           });
+        case Strategy::kRegisters:
+          if constexpr (Op::kInputs == 1 && vector > 2) {
+            return WithConstant<4, vector == 8 ? 4 : 8>(plan.count_per_lane, [&](auto packs) {
+              return launch(RegistersKernel<Op, Load, Store, vector, kWhole, packs>);
+            });
+          }
+          return cudaErrorInvalidValue;
         case Strategy::kBlock:
           return launch(BlockKernel<Op, Load, Store, vector, kWhole>);
+        case Strategy::kCluster:
+          return launch(
+              ClusterKernel<Op, Load, Store, vector, kWhole>,
+              static_cast<int>(CeilDiv(PacksPerRow(rows.columns, vector), plan.cluster_blocks)));
         case Strategy::kStream:
           return launch(StreamKernel<Op, Load, Store, vector, kWhole>);
         default:

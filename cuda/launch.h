@@ -21,4 +21,7 @@ cudaError_t Launch(const Call& call, cudaStream_t stream);
 // Blocks of the planned kernel that fit on a multiprocessor, as CUDA counts them.
 cudaError_t MeasureResidentBlocks(const Call& call, int* blocks);
 
+// Clusters of the configured launch that are resident at a time on the current device.
+cudaError_t ResidentClusters(const void* kernel, const cudaLaunchConfig_t& config, int* clusters);
+
 }  // namespace jax_softmax

@@ -4,6 +4,8 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include <type_traits>
+
 #include "common.h"
 
 namespace jax_softmax::JS_ISA {
@@ -17,6 +19,9 @@ struct ScalarMath {
   JS_HD static double Larger(double a, double b) { return fmax(a, b); }
   JS_HD static float Log1p(float x) { return log1pf(x); }
   JS_HD static double Log1p(double x) { return log1p(x); }
+  // ExpShifted(x, top) is exp(x - top) up to a factor that depends on `top` alone, and that a
+  // quotient of two such sums does not have; ShiftedRatio(from, to) turns terms shifted by `from`
+  // into terms shifted by `to`.
 };
 
 // For float32 and float64 results.
@@ -35,38 +40,50 @@ struct ExactMath : ScalarMath<S> {
     // Where e is 0, the difference may be infinite and its error NaN.
     return e > 0 ? e + e * error : e;
   }
+  JS_HD static S ExpShifted(S x, S top) { return ExpOfDifference(x, top); }
+  JS_HD static S ShiftedRatio(S from, S to) { return ExpOfDifference(from, to); }
 };
 
 // For 16-bit results: the hardware's exponential is far more exact than their rounding.
 struct NarrowMath : ScalarMath<float> {
   static constexpr bool kExact = false;
-  JS_HD static float Exp(float x) {
+  static constexpr float kLog2E = 1.4426950408889634f;
+  JS_HD static float Exp2(float x) {
 #ifdef __CUDA_ARCH__
     float result;
-    // Not exp2(x * log2e - top * log2e) in one fma: that is NaN for values near the float limit.
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x * 1.4426950408889634f));
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
     return result;
 #else
-    return expf(x);
+    return exp2f(x);
 #endif
   }
+  JS_HD static float Exp(float x) { return Exp2(x * kLog2E); }
   JS_HD static float ExpOfDifference(float x, float top) { return Exp(x - top); }
+  JS_HD static float ExpShifted(float x, float top) { return ExpOfDifference(x, top); }
+  JS_HD static float ShiftedRatio(float from, float to) { return ExpOfDifference(from, to); }
+};
+
+// For 16-bit results of 16-bit inputs: ExpShifted is one multiply-add and the exponential.
+//
+// Beyond 2^23, where top * log2(e) would lose whole units or overflow, two 16-bit values differ by
+// nothing or by enough for the exponential to be 0, in any base.
+struct NarrowInputMath : NarrowMath {
+  JS_HD static float Scale(float top) { return fabsf(top) < 0x1p23f ? kLog2E : 1; }
+  JS_HD static float ExpShifted(float x, float top) {
+    return Exp2(fmaf(x, Scale(top), -(top * Scale(top))));
+  }
+  // What turns terms shifted by `from` into terms shifted by `to`, their factors included.
+  JS_HD static float ShiftedRatio(float from, float to) {
+    const float scaled = from * Scale(from);
+    return Scale(from) == Scale(to) ? Exp2(scaled - to * Scale(to)) : 0;
+  }
 };
 
 // By the result's type: what the inputs' allows more than that would be rounded away.
-template <typename Out>
-struct MathForImpl {
-  using Type = NarrowMath;
-};
-template <>
-struct MathForImpl<float> {
-  using Type = ExactMath<float>;
-};
-template <>
-struct MathForImpl<double> {
-  using Type = ExactMath<double>;
-};
-template <typename Out>
-using MathFor = typename MathForImpl<Out>::Type;
+template <typename In, typename Out>
+using MathFor = std::conditional_t<
+    std::is_same_v<Out, double>, ExactMath<double>,
+    std::conditional_t<sizeof(Out) == 4, ExactMath<float>,
+                       std::conditional_t<sizeof(In) == 2, NarrowInputMath, NarrowMath>>>;
 
 }  // namespace jax_softmax::JS_ISA

@@ -119,8 +119,9 @@ struct Window {
 };
 
 // LOAD: elements in the op's compute type, converted from `Io`.
-template <typename Op, typename Io>
+template <typename Op, typename Io_>
 struct DirectLoad {
+  using Io = Io_;
   using T = typename Op::T;
   using E = Element<T, Op::kInputs>;
   template <int kVector>
@@ -129,11 +130,14 @@ struct DirectLoad {
   const Io* source[Op::kInputs];
   int64_t elements;  // of each operand
 
+  __device__ __forceinline__ static Io AbsentIo(int input) {
+    return NarrowTo<Io>(Op::Absent(input));
+  }
   template <int kVector>
   __device__ __forceinline__ static Raw<kVector> AbsentRaw(int input) {
     Raw<kVector> raw;
 #pragma unroll
-    for (int i = 0; i < kVector; ++i) raw.element[i] = NarrowTo<Io>(Op::Absent(input));
+    for (int i = 0; i < kVector; ++i) raw.element[i] = AbsentIo(input);
     return raw;
   }
 
@@ -157,7 +161,7 @@ struct DirectLoad {
         for (int i = 0; i < W::kVector; ++i) {
           const bool has = window.Has(pack, i);
           if (has && !in_bounds) raw.element[i] = from[i];
-          if (!has) raw.element[i] = NarrowTo<Io>(Op::Absent(input));
+          if (!has) raw.element[i] = AbsentIo(input);
         }
       }
     }
@@ -200,8 +204,9 @@ struct DirectLoad {
 };
 
 // STORE: results in the compute type, converted to `Io`.
-template <typename Op, typename Io>
+template <typename Op, typename Io_>
 struct DirectStore {
+  using Io = Io_;
   using T = typename Op::T;
 
   Io* target;
@@ -220,6 +225,14 @@ struct DirectStore {
     }
   }
 
+  // A whole vector anywhere: kVector neighbouring elements.
+  template <int kVector>
+  __device__ __forceinline__ void Put(int64_t offset, const T (&y)[kVector]) const {
+    Pack<Io, kVector> packed;
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) packed.element[i] = NarrowTo<Io>(y[i]);
+    packed.StoreGlobal(target + offset);
+  }
   __device__ __forceinline__ void At(int64_t offset, T y) const {
     target[offset] = NarrowTo<Io>(y);
   }

@@ -71,6 +71,7 @@ struct Device {
   int shared_per_multiprocessor;
   int shared_per_block;  // the most a kernel may opt into
   int shared_reserved;   // taken by the system from every resident block
+  int cluster_blocks;    // the most of a cluster; 1 where there are no clusters
 };
 
 inline constexpr int kWarpLanes = 32;
@@ -82,9 +83,9 @@ struct KnownDevice {
 };
 // From the CUDA programming guide's table of technical specifications.
 inline constexpr std::array kKnownDevices = {
-    KnownDevice{"H200", {132, 2048, 32, 65536, 233472, 232448, 1024}},
-    KnownDevice{"A100", {108, 2048, 32, 65536, 167936, 166912, 1024}},
-    KnownDevice{"GTX 1080", {20, 2048, 32, 65536, 98304, 49152, 0}},
+    KnownDevice{"H200", {132, 2048, 32, 65536, 233472, 232448, 1024, 16}},
+    KnownDevice{"A100", {108, 2048, 32, 65536, 167936, 166912, 1024, 1}},
+    KnownDevice{"GTX 1080", {20, 2048, 32, 65536, 98304, 49152, 0, 1}},
 };
 
 // Blocks of a kernel that fit on a multiprocessor at a time: what CUDA's occupancy API answers.
@@ -116,9 +117,21 @@ constexpr std::optional<Enum> Named(const std::array<std::string_view, kCount>& 
 
 // ---- The plan ---------------------------------------------------------------------------------
 
-enum class Strategy { kAuto, kWarp, kBlock, kStream, kStrided };
-inline constexpr std::array<std::string_view, 5> kStrategyNames = {"auto", "warp", "block",
-                                                                   "stream", "strided"};
+enum class Strategy {
+  kAuto,
+  kWarp,
+  kRegisters,
+  kTile,
+  kBlock,
+  kCluster,
+  kStream,
+  kColumns,
+  kPanel,
+  kStrided
+};
+inline constexpr std::array<std::string_view, 10> kStrategyNames = {
+    "auto",    "warp",   "registers", "tile",  "block",
+    "cluster", "stream", "columns",   "panel", "strided"};
 
 constexpr std::optional<Strategy> StrategyNamed(std::string_view name) {
   return Named<Strategy>(kStrategyNames, name);
@@ -126,47 +139,98 @@ constexpr std::optional<Strategy> StrategyNamed(std::string_view name) {
 
 struct Plan {
   Strategy strategy = Strategy::kAuto;
-  int threads = 0;         // per block
-  int64_t blocks = 0;      // in the grid
-  int lanes_per_row = 0;   // threads that share a row
-  int rows_per_block = 0;  // at a time
-  int vector = 1;          // elements per access
-  int packs_per_lane = 0;  // vectors of a row that a lane keeps in registers (warp)
-  int shared_bytes = 0;    // dynamic shared memory per block
-  int shared_limit = 0;    // the most that the device allows it
+  int threads = 0;             // per block
+  int64_t blocks = 0;          // in the grid
+  int cluster_blocks = 1;      // that share a row
+  int lanes_per_row = 0;       // threads that share a row
+  int64_t rows_per_block = 0;  // at a time; in a cluster, the blocks' together
+  int vector = 1;              // elements per access
+  int count_per_lane =
+      0;                  // of a row, that a thread keeps in registers: vectors, or elements (tile)
+  int scratch_bytes = 0;  // of the shared memory, for reductions (panel)
+  int shared_bytes = 0;   // dynamic shared memory per block
+  int shared_limit = 0;   // the most that the device allows it
   int64_t bytes_moved = 0;
   const char* refusal = nullptr;  // why the requested strategy cannot run this problem
 
   constexpr bool operator==(const Plan&) const = default;
 };
 
+// Where no other source is named, constants come from benchmarks/results/h200-strategies.json.
+
 // A lane keeps at most this much of a row in registers, in the compute type and over all inputs:
 // with twice as much, bf16 backward at 1024 columns fell from 1.02 to 0.82 of the copy limit
 // (H200, 2026-11).
 inline constexpr int kMaxRowBytesPerLane = 128;
-// Lanes take this many vectors each before a row gets more lanes: more loads in flight and fewer
-// steps of the butterfly. Fewer than 4 lanes would read less than 64 bytes at a stretch.
-inline constexpr int kPacksPerLane = 4;
-inline constexpr int kFewestLanes = 4;
+// Lanes take this many elements each before a row gets more lanes: more loads in flight and fewer
+// steps of the butterfly.
+inline constexpr int kElementsPerLane = 16;
 inline constexpr int kMaxPacksPerLane = 8;
 inline constexpr int kWarpThreads = 128;
+// Lanes with few vectors of a row take as many rows as makes these.
+inline constexpr int kWarpPacks = 2;
 // Blocks that the compiler must leave room for on a multiprocessor, by the bytes of row that a lane
 // holds. Left to itself it takes up to 158 registers in fp32 and 5 blocks' fewer loads in flight:
 // softmax forward at 1024 fp32 columns ran at 0.87 of the copy limit (H200, 2026-11). With more
 // blocks than these it spills (ptxas 13.0, sm_90).
-constexpr int WarpBlocks(int row_bytes) { return row_bytes <= 64 ? 8 : 5; }
+constexpr int WarpBlocks(int row_bytes, bool estimates) {
+  return row_bytes > 64 ? 5 : estimates ? 7 : 8;
+}
+
+// The most threads of a "registers" block; the compiler leaves room for kRegistersResident. Only
+// for ops of one input: two are at the limit from shared memory.
+constexpr int RegistersThreads(int vector) { return vector == 8 ? 256 : 128; }
+inline constexpr int kRegistersResident = 640;
+
+inline constexpr int kTileThreads = 128;
+inline constexpr int kTileBytes = 16 * 1024;  // of inputs
+inline constexpr int kTileColumns = 256;      // a lane holds 16 elements, and 16 lanes share a row
+inline constexpr int kTileInterleavedColumns = 512;
+inline constexpr int kTileMostBytes = 64 * 1024;
+
+// More threads than 512 are slower in the forward pass at every row length (H200, 2026-11).
+inline constexpr std::array kBlockThreads = {128, 256, 512};
+// Of an input's row, in a block's shared memory: with more, too few blocks are resident to overlap
+// one's arithmetic with another's copies, and clusters are faster.
+inline constexpr int kBlockRowBytes = 72 * 1024;
+
+inline constexpr std::array kClusterThreads = {128, 256, 512};
+inline constexpr int kClusterResident = 3;    // blocks that the compiler must leave room for
+inline constexpr int kClusterRegisters = 40;  // what that comes to
+// A block's share of a row, over all inputs: clusters grow to kClusterBlocks to make it the first,
+// then beyond that only where it would exceed the second.
+inline constexpr int kClusterShareBytes = 40 * 1024;
+inline constexpr int kClusterMostShareBytes = 80 * 1024;
+inline constexpr int kClusterBlocks = 8;
+
 inline constexpr int kStreamThreads = 512;
+
+inline constexpr int kColumnsThreads = 128;
+inline constexpr int kColumnsBytes = 8;  // per access
+inline constexpr int kColumnsMost = 32;
+
+inline constexpr int kPanelThreads = 256;
+inline constexpr int kPanelResident = 2;
+inline constexpr int kPanelBytes = 48 * 1024;
+inline constexpr int kPanelFewestLanes = 4;
+
 inline constexpr int kStridedThreads = 256;
 // Threads share a row only where there are too few rows to fill the device, and no more of them
 // than leave a warp 32 neighbouring rows.
 inline constexpr int kStridedMostLanes = kStridedThreads / kWarpLanes;
-// Space for one statistic per warp in a block's reductions.
+// Space for two statistics per warp in a block's reductions.
 inline constexpr int kScratchBytes = 1024;
-// More threads than this are slower in the forward pass at every row length (H200, 2026-11).
-inline constexpr std::array kBlockThreads = {128, 256, 512};
+// What kernels may declare beside that.
+inline constexpr int kStaticSharedBytes = 1024;
 inline constexpr int64_t kMaxGrid = 2147483647;
 
 constexpr int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+constexpr int64_t PowerOfTwoFrom(int64_t n) {
+  int64_t power = 1;
+  while (power < n) power *= 2;
+  return power;
+}
 
 constexpr int ComputeBytes(DataType type) { return type == DataType::kF64 ? 8 : 4; }
 
@@ -178,9 +242,20 @@ constexpr int VectorOf(const Problem& p) {
   return p.alignment % kVectorBytes == 0 ? full : 1;
 }
 
+constexpr bool HasFullVectors(const Problem& p) { return p.alignment % kVectorBytes == 0; }
+
 // The most vectors that a row touches, wherever it starts.
 constexpr int64_t PacksPerRow(int64_t columns, int vector) {
-  return columns % vector == 0 ? columns / vector : (columns + vector - 2) / vector + 1;
+  const int64_t packs =
+      columns % vector == 0 ? columns / vector : (columns + vector - 2) / vector + 1;
+  return std::max<int64_t>(packs, 1);
+}
+
+constexpr int64_t PacksPerRow(const Problem& p) { return PacksPerRow(p.rows.columns, VectorOf(p)); }
+
+// The bytes of a row of every input, in whole vectors.
+constexpr int64_t RowBytes(const Problem& p) {
+  return PacksPerRow(p) * VectorOf(p) * SizeOf(p.dtype) * p.inputs;
 }
 
 constexpr Plan Refuse(Plan plan, const char* why) {
@@ -188,37 +263,83 @@ constexpr Plan Refuse(Plan plan, const char* why) {
   return plan;
 }
 
-constexpr int64_t GridFor(int64_t rows, int rows_per_block) {
-  return std::min(CeilDiv(rows, rows_per_block), kMaxGrid);
-}
-
 constexpr Plan WarpPlan(const Problem& p, Plan plan) {
-  const int64_t packs = std::max<int64_t>(PacksPerRow(p.rows.columns, plan.vector), 1);
+  const int64_t packs = PacksPerRow(p);
   const int limit = std::min(
       kMaxPacksPerLane, kMaxRowBytesPerLane / (ComputeBytes(p.dtype) * plan.vector * p.inputs));
   if (packs > kWarpLanes * limit) return Refuse(plan, "the row does not fit a warp's registers");
-  plan.lanes_per_row = 1;
-  while (plan.lanes_per_row < std::min<int64_t>(packs, kWarpLanes) &&
-         (plan.lanes_per_row < kFewestLanes ||
-          plan.lanes_per_row * std::min(limit, kPacksPerLane) < packs)) {
-    plan.lanes_per_row *= 2;
-  }
-  plan.packs_per_lane = 1;
-  while (plan.packs_per_lane * plan.lanes_per_row < packs) plan.packs_per_lane *= 2;
+  // At least 2 lanes, or 4 where each still has two vectors: fewer read too little at a stretch.
+  const int64_t per_lane = std::clamp(kElementsPerLane / plan.vector, 1, std::min(limit, 4));
+  const int64_t fewest = std::clamp<int64_t>(packs / 2, 2, 4);
+  plan.lanes_per_row = static_cast<int>(std::min<int64_t>(
+      kWarpLanes, std::max(PowerOfTwoFrom(fewest), PowerOfTwoFrom(CeilDiv(packs, per_lane)))));
+  plan.count_per_lane = static_cast<int>(PowerOfTwoFrom(CeilDiv(packs, plan.lanes_per_row)));
   plan.threads = kWarpThreads;
-  plan.rows_per_block = plan.threads / plan.lanes_per_row;
+  plan.rows_per_block =
+      plan.threads / plan.lanes_per_row * std::max(1, kWarpPacks / plan.count_per_lane);
   return plan;
 }
 
+constexpr Plan RegistersPlan(const Problem& p, Plan plan) {
+  if (p.inputs != 1 || p.dtype == DataType::kF64 || !HasFullVectors(p)) {
+    return Refuse(plan, "it takes one aligned input of at most 32 bits an element");
+  }
+  const int64_t packs = PacksPerRow(p);
+  // Lanes hold 16 elements, or 32 of longer rows.
+  const int threads = RegistersThreads(plan.vector);
+  plan.count_per_lane = plan.vector == 8 || packs <= 4 * threads ? 4 : 8;
+  if (packs > threads * plan.count_per_lane) {
+    return Refuse(plan, "the row does not fit a block's registers");
+  }
+  plan.threads =
+      static_cast<int>(CeilDiv(CeilDiv(packs, plan.count_per_lane), kWarpLanes)) * kWarpLanes;
+  plan.lanes_per_row = plan.threads;
+  plan.rows_per_block = 1;
+  return plan;
+}
+
+constexpr Plan TilePlan(const Problem& p, const Device& device, Plan plan) {
+  const bool interleaved = p.rows.inner > 1;
+  const int64_t columns = std::max<int64_t>(p.rows.columns, 1);
+  if (p.dtype == DataType::kF64 || !HasFullVectors(p)) {
+    return Refuse(plan, "it takes aligned elements of at most 32 bits");
+  }
+  if (columns > (interleaved ? kTileInterleavedColumns : kTileColumns)) {
+    return Refuse(plan, "the row does not fit a few lanes' registers");
+  }
+  // A lane holds 9 to 16 elements, all of them if there are no more.
+  plan.lanes_per_row = static_cast<int>(PowerOfTwoFrom(CeilDiv(columns, 16)));
+  const int held = static_cast<int>(CeilDiv(columns, plan.lanes_per_row));
+  plan.count_per_lane = interleaved ? 16 : std::max(4, (held + 1) / 3 * 3 + 1);
+  // As many panels as make whole vectors of inputs and results, and about kTileBytes.
+  const int64_t panel = columns * p.rows.inner;
+  const int64_t whole = std::max(plan.vector, kVectorBytes / SizeOf(p.out_dtype));
+  int64_t unit = 1;
+  while (unit * panel % whole != 0) unit *= 2;
+  const int64_t unit_bytes = unit * panel * SizeOf(p.dtype) * p.inputs;
+  const int64_t fill = CeilDiv(p.rows.outer, int64_t{unit} * device.multiprocessors);
+  const int64_t panels =
+      unit * std::clamp<int64_t>(kTileBytes / unit_bytes, 1, std::max<int64_t>(fill, 1));
+  const int out_bytes = SizeOf(p.dtype) == SizeOf(p.out_dtype) ? 0 : SizeOf(p.out_dtype);
+  const int64_t shared = panels * panel * (SizeOf(p.dtype) * p.inputs + out_bytes);
+  if (shared > std::min(kTileMostBytes, device.shared_per_block)) {
+    return Refuse(plan, "the interleaved rows do not fit a tile");
+  }
+  plan.shared_bytes = static_cast<int>(shared);
+  plan.threads = kTileThreads;
+  plan.rows_per_block = panels * p.rows.inner;
+  return plan;
+}
+
+constexpr bool IsMasked(const Problem& p) { return p.rows.columns % VectorOf(p) != 0; }
+
 constexpr int BlockRegisters(const Problem& p) {
-  const bool masked = p.rows.columns % VectorOf(p) != 0;
-  return kBlockRegisters[static_cast<int>(p.op)][*IndexOf(p.Types())][masked];
+  return kBlockRegisters[static_cast<int>(p.op)][*IndexOf(p.Types())][IsMasked(p)];
 }
 
 constexpr Plan BlockPlan(const Problem& p, const Device& device, Plan plan) {
-  const int64_t packs = std::max<int64_t>(PacksPerRow(p.rows.columns, plan.vector), 1);
-  const int64_t row_bytes = packs * plan.vector * SizeOf(p.dtype) * p.inputs;
-  if (row_bytes + kScratchBytes > device.shared_per_block) {
+  const int64_t row_bytes = RowBytes(p);
+  if (row_bytes + kScratchBytes + kStaticSharedBytes > device.shared_per_block) {
     return Refuse(plan, "the row does not fit a block's shared memory");
   }
   plan.shared_bytes = static_cast<int>(row_bytes + kScratchBytes + 15) / 16 * 16;
@@ -227,13 +348,51 @@ constexpr Plan BlockPlan(const Problem& p, const Device& device, Plan plan) {
   const int resident = ResidentBlocks(device, plan.threads, registers, plan.shared_bytes);
   for (int threads : kBlockThreads) {
     // The largest block that leaves as many resident, and that the row keeps busy.
-    if (threads <= packs &&
+    if (threads <= PacksPerRow(p) &&
         ResidentBlocks(device, threads, registers, plan.shared_bytes) == resident) {
       plan.threads = threads;
     }
   }
   plan.lanes_per_row = plan.threads;
   plan.rows_per_block = 1;
+  return plan;
+}
+
+constexpr int64_t ClusterShare(const Problem& p, int64_t blocks) {
+  return CeilDiv(PacksPerRow(p), blocks) * (RowBytes(p) / PacksPerRow(p));
+}
+
+constexpr Plan ClusterPlan(const Problem& p, const Device& device, Plan plan) {
+  if (device.cluster_blocks < 2) return Refuse(plan, "the device has no clusters");
+  const int64_t most = std::min(kClusterBlocks, device.cluster_blocks);
+  int64_t blocks =
+      std::clamp<int64_t>(PowerOfTwoFrom(CeilDiv(RowBytes(p), kClusterShareBytes)), 2, most);
+  // Where rows are too few to fill the device, larger clusters finish sooner.
+  const auto too_few = [&] {
+    return !p.batch_invariant && p.rows.Count() * 2 * blocks <= device.multiprocessors;
+  };
+  while (2 * blocks <= device.cluster_blocks &&
+         (too_few() || ClusterShare(p, blocks) > kClusterMostShareBytes)) {
+    blocks *= 2;
+  }
+  const int64_t share = ClusterShare(p, blocks);
+  if (share + 2 * kScratchBytes + kStaticSharedBytes > device.shared_per_block) {
+    return Refuse(plan, "the row does not fit a cluster's shared memory");
+  }
+  plan.cluster_blocks = static_cast<int>(blocks);
+  plan.shared_bytes = static_cast<int>(share + 2 * kScratchBytes);
+  plan.threads = kClusterThreads[share <= kClusterShareBytes       ? 0
+                                 : share <= kClusterMostShareBytes ? 1
+                                                                   : 2];
+  plan.lanes_per_row = plan.threads * plan.cluster_blocks;
+  plan.rows_per_block = 1;
+  // The launch starts no more than are resident at a time: a cluster that had to wait for others to
+  // finish would double the time.
+  const int per_multiprocessor =
+      std::min(ResidentBlocks(device, plan.threads, kClusterRegisters, plan.shared_bytes), 8);
+  const int64_t clusters =
+      int64_t{device.multiprocessors} * std::max(per_multiprocessor, 1) / plan.cluster_blocks;
+  plan.blocks = std::max<int64_t>(std::min(clusters, p.rows.Count()), 1) * plan.cluster_blocks;
   return plan;
 }
 
@@ -244,12 +403,56 @@ constexpr Plan StreamPlan(Plan plan) {
   return plan;
 }
 
+// ---- Any axis -----------------------------------------------------------------------------------
+
+constexpr Plan ColumnsPlan(const Problem& p, Plan plan) {
+  plan.vector = kColumnsBytes / SizeOf(p.dtype);
+  if (p.inputs != 1 || p.rows.columns > kColumnsMost) {
+    return Refuse(plan, "it takes one input, and rows of at most 32 elements");
+  }
+  if (!HasFullVectors(p) || p.rows.inner % plan.vector != 0) {
+    return Refuse(plan, "the inner dimension is not whole vectors");
+  }
+  plan.threads = kColumnsThreads;
+  plan.lanes_per_row = 1;
+  plan.count_per_lane = static_cast<int>(CeilDiv(std::max<int64_t>(p.rows.columns, 1), 8)) * 8;
+  plan.rows_per_block = plan.threads * plan.vector;
+  plan.blocks = p.rows.outer * CeilDiv(p.rows.inner, plan.rows_per_block);
+  return plan;
+}
+
+constexpr Plan PanelPlan(const Problem& p, const Device& device, Plan plan) {
+  if (!HasFullVectors(p) || p.rows.inner % plan.vector != 0) {
+    return Refuse(plan, "the inner dimension is not whole vectors");
+  }
+  const int64_t columns = std::max<int64_t>(p.rows.columns, 1);
+  int lanes = kWarpLanes;
+  while (lanes > kPanelFewestLanes && columns * lanes * kVectorBytes * p.inputs > kPanelBytes) {
+    lanes /= 2;
+  }
+  plan.threads = columns * lanes * p.inputs <= 1024 ? kPanelThreads / 2 : kPanelThreads;
+  const int slices = plan.threads / lanes;
+  const int64_t places = CeilDiv(columns, slices) * plan.threads;
+  // A statistic, at most three compute values, of every row and warp.
+  plan.scratch_bytes = plan.threads / kWarpLanes * lanes * plan.vector * 3 * ComputeBytes(p.dtype);
+  const int64_t shared = plan.scratch_bytes + places * kVectorBytes * p.inputs;
+  if (shared + kStaticSharedBytes > device.shared_per_block) {
+    return Refuse(plan, "the rows side by side do not fit a block's shared memory");
+  }
+  plan.shared_bytes = static_cast<int>(shared);
+  plan.lanes_per_row = slices;
+  plan.rows_per_block = lanes * plan.vector;
+  plan.blocks = p.rows.outer * CeilDiv(p.rows.inner, plan.rows_per_block);
+  return plan;
+}
+
 constexpr Plan StridedPlan(const Problem& p, const Device& device, Plan plan) {
   const int64_t enough = int64_t{device.multiprocessors} * device.threads_per_multiprocessor;
   plan.vector = 1;
   plan.threads = kStridedThreads;
   plan.lanes_per_row = 1;
-  while (plan.lanes_per_row < kStridedMostLanes && p.rows.Count() * plan.lanes_per_row < enough) {
+  while (!p.batch_invariant && plan.lanes_per_row < kStridedMostLanes &&
+         p.rows.Count() * plan.lanes_per_row < enough) {
     plan.lanes_per_row *= 2;
   }
   plan.rows_per_block = kStridedThreads / plan.lanes_per_row;
@@ -258,30 +461,69 @@ constexpr Plan StridedPlan(const Problem& p, const Device& device, Plan plan) {
   return plan;
 }
 
-constexpr Plan Choose(const Problem& p, const Device& device, Strategy requested, Plan plan) {
-  const bool contiguous = p.rows.inner == 1;
-  if (requested == Strategy::kAuto) {
-    for (Strategy s : {Strategy::kWarp, Strategy::kBlock, Strategy::kStream, Strategy::kStrided}) {
-      const Plan choice = Choose(p, device, s, plan);
-      if (choice.refusal == nullptr) return choice;
-    }
+constexpr Plan Forced(const Problem& p, const Device& device, Strategy strategy, Plan plan) {
+  plan.strategy = strategy;
+  switch (strategy) {
+    case Strategy::kTile:
+      return TilePlan(p, device, plan);
+    case Strategy::kColumns:
+      return ColumnsPlan(p, plan);
+    case Strategy::kPanel:
+      return PanelPlan(p, device, plan);
+    case Strategy::kStrided:
+      return StridedPlan(p, device, plan);
+    default:
+      break;
   }
-  plan.strategy = requested;
-  if (requested == Strategy::kStrided) return StridedPlan(p, device, plan);
-  if (!contiguous) return Refuse(plan, "it takes rows that are contiguous in memory");
-  if (requested == Strategy::kWarp) return WarpPlan(p, plan);
-  if (requested == Strategy::kBlock) return BlockPlan(p, device, plan);
-  return StreamPlan(plan);
+  if (p.rows.inner != 1) return Refuse(plan, "it takes rows that are contiguous in memory");
+  switch (strategy) {
+    case Strategy::kWarp:
+      return WarpPlan(p, plan);
+    case Strategy::kRegisters:
+      return RegistersPlan(p, plan);
+    case Strategy::kBlock:
+      return BlockPlan(p, device, plan);
+    case Strategy::kCluster:
+      return ClusterPlan(p, device, plan);
+    default:
+      return StreamPlan(plan);
+  }
+}
+
+// The strategies in order of preference.
+constexpr std::array<Strategy, 5> Preferred(const Problem& p, const Device& device) {
+  using enum Strategy;
+  if (p.rows.inner > 1) {
+    const bool wide = p.rows.inner * SizeOf(p.dtype) >= kPanelFewestLanes * kVectorBytes;
+    if (wide && p.rows.inner % VectorOf(p) == 0) return {kColumns, kPanel, kTile, kStrided};
+    return {kTile, kPanel, kColumns, kStrided};
+  }
+  const bool fits = RowBytes(p) <= int64_t{kBlockRowBytes} * p.inputs || device.cluster_blocks < 2;
+  const Strategy shared = fits ? kBlock : kCluster;
+  if (IsMasked(p) && p.rows.columns <= kTileColumns)
+    return {kTile, kWarp, kRegisters, shared, kStream};
+  return {kWarp, kRegisters, shared, kBlock, kStream};
 }
 
 // The plan for `requested`, or for the best strategy if that is kAuto; see Plan::refusal.
 constexpr Plan ChoosePlan(const Problem& p, const Device& device, Strategy requested) {
+  Plan blank;
+  blank.vector = VectorOf(p);
+  blank.shared_limit = device.shared_per_block;
+  blank.bytes_moved = p.BytesMoved();
   Plan plan;
-  plan.vector = VectorOf(p);
-  plan.shared_limit = device.shared_per_block;
-  plan.bytes_moved = p.BytesMoved();
-  plan = Choose(p, device, requested, plan);
-  if (plan.refusal == nullptr) plan.blocks = GridFor(p.rows.Count(), plan.rows_per_block);
+  if (requested == Strategy::kAuto) {
+    for (Strategy strategy : Preferred(p, device)) {
+      plan = Forced(p, device, strategy, blank);
+      if (plan.refusal == nullptr) break;
+    }
+  } else {
+    plan = Forced(p, device, requested, blank);
+  }
+  // Some have counted their blocks themselves.
+  if (plan.refusal == nullptr && plan.blocks == 0) {
+    plan.blocks = std::min(CeilDiv(p.rows.Count(), plan.rows_per_block), kMaxGrid);
+  }
   return plan;
 }
 

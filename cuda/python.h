@@ -24,6 +24,7 @@ inline constexpr struct {
     {"shared_per_multiprocessor", &Device::shared_per_multiprocessor},
     {"shared_per_block", &Device::shared_per_block},
     {"shared_reserved", &Device::shared_reserved},
+    {"cluster_blocks", &Device::cluster_blocks},
 };
 
 inline nb::dict ToDict(const Device& device) {

@@ -1,6 +1,8 @@
 // All-reduces of a statistic: within a group of lanes, then within a block.
 #pragma once
 
+#include <cooperative_groups.h>
+
 #include "plan.h"
 #include "stats.h"
 
@@ -36,8 +38,19 @@ __device__ __forceinline__ S LaneGroupReduce(const S& statistic, int lanes) {
   return S(Butterfly(statistic.Cross(), lanes));
 }
 
-// Over the block's threads, a power of two of warps; `scratch` holds one statistic per warp and may
-// be reused at once.
+// The same over kLanes lanes that lie kSpread apart.
+template <int kLanes, int kSpread, typename S>
+__device__ __forceinline__ S SpreadReduce(const S& statistic) {
+  auto crossing = statistic.Cross();
+#pragma unroll
+  for (int mask = kLanes * kSpread / 2; mask >= kSpread; mask /= 2) {
+    crossing.Merge(FromLane(crossing, mask));
+  }
+  return S(crossing);
+}
+
+// Over the block's warps; `scratch` holds one statistic per warp, and may be written again only
+// after another barrier of the block.
 template <typename S>
 __device__ __forceinline__ S BlockReduce(const S& statistic, void* scratch) {
   using Crossing = typename S::Crossing;
@@ -46,10 +59,47 @@ __device__ __forceinline__ S BlockReduce(const S& statistic, void* scratch) {
   const int warps = blockDim.x / kWarpLanes;
   if (threadIdx.x % kWarpLanes == 0) of_warp[threadIdx.x / kWarpLanes] = own;
   __syncthreads();
-  const Crossing total = Butterfly(of_warp[threadIdx.x & (warps - 1)], warps);
-  // Before anyone writes the scratch again, everyone has read it.
-  __syncthreads();
-  return S(total);
+  const int lane = threadIdx.x % kWarpLanes;
+  return S(Butterfly(lane < warps ? of_warp[lane] : S{}.Cross(), kWarpLanes));
 }
+
+// The cluster that a block is one of. Before sm_90 there are none, and a block is alone.
+struct Cluster {
+  int blocks = 1;
+  int rank = 0;
+
+  __device__ __forceinline__ Cluster() {
+#if __CUDA_ARCH__ >= 900
+    const auto group = cooperative_groups::this_cluster();
+    blocks = group.num_blocks();
+    rank = group.block_rank();
+#endif
+  }
+
+  // Merges the blocks' parts, through `of_block` in shared memory: a place that may be written
+  // again after the next call with another place.
+  template <typename Op>
+  __device__ __forceinline__ void Merge(const Op& op, Partial<Op>& part,
+                                        Partial<Op>& of_block) const {
+#if __CUDA_ARCH__ >= 900
+    if (blocks == 1) return;
+    const auto group = cooperative_groups::this_cluster();
+    if (threadIdx.x == 0) of_block = part;
+    group.sync();
+    const int lane = threadIdx.x % kWarpLanes;
+    part = lane < blocks ? *group.map_shared_rank(&of_block, lane) : Partial<Op>{};
+    for (int mask = kWarpLanes / 2; mask > 0; mask /= 2) {
+      JS_ISA::Merge(op, part, FromLane(part, mask));
+    }
+#endif
+  }
+
+  // No block leaves while another may read its shared memory.
+  __device__ __forceinline__ void Leave() const {
+#if __CUDA_ARCH__ >= 900
+    if (blocks > 1) cooperative_groups::this_cluster().sync();
+#endif
+  }
+};
 
 }  // namespace jax_softmax::JS_ISA

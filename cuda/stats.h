@@ -13,17 +13,23 @@ namespace jax_softmax::JS_ISA {
 // Sums pairwise: the rounding error grows with log2(kCount), not with kCount.
 template <typename T, int kCount>
 JS_HD T PairwiseSum(const T (&x)[kCount]) {
-  static_assert((kCount & (kCount - 1)) == 0, "pairs need a power of two");
   T partial[kCount];
   JS_UNROLL
   for (int i = 0; i < kCount; ++i) partial[i] = x[i];
   JS_UNROLL
-  for (int half = kCount / 2; half > 0; half /= 2) {
+  for (int left = kCount; left > 1; left -= left / 2) {
     JS_UNROLL
-    for (int i = 0; i < half; ++i) partial[i] += partial[i + half];
+    for (int i = 0; i < left / 2; ++i) partial[i] += partial[left - 1 - i];
   }
   return partial[0];
 }
+
+// The terms of a few elements, for a statistic to take in.
+template <typename T, int kCount>
+struct TermsOf {
+  T x[kCount];
+  JS_HD void Set(int i, T term) { x[i] = term; }
+};
 
 // A plain sum: what crosses lanes in place of a compensated one where results are rounded to 16
 // bits. The few additions of a butterfly cost no digit of those.
@@ -39,10 +45,7 @@ struct Max {
   using T = typename M::T;
   using Term = T;
   template <int kCount>
-  struct Terms {
-    T x[kCount];
-    JS_HD void Set(int i, Term term) { x[i] = term; }
-  };
+  using Terms = TermsOf<T, kCount>;
 
   using Crossing = Max;  // what lanes exchange
   JS_HD Crossing Cross() const { return *this; }
@@ -64,10 +67,7 @@ struct Sum {
   using T = typename M::T;
   using Term = T;
   template <int kCount>
-  struct Terms {
-    T x[kCount];
-    JS_HD void Set(int i, Term term) { x[i] = term; }
-  };
+  using Terms = TermsOf<T, kCount>;
 
   using Crossing = std::conditional_t<M::kExact, Sum, PlainSum<T>>;
 
@@ -86,7 +86,12 @@ struct Sum {
 
   template <int kCount>
   JS_HD void Add(const Terms<kCount>& terms) {
-    Fold(PairwiseSum(terms.x));
+    if constexpr (M::kExact) {
+      Fold(PairwiseSum(terms.x));
+    } else {
+      // A lane adds too few of these for 16 bits to show it.
+      high += PairwiseSum(terms.x);
+    }
   }
   JS_HD void Merge(const Sum& other) {
     Fold(other.high);
@@ -213,21 +218,33 @@ JS_HD auto AddSecond(const Op& op, typename Op::Second& into,
   return terms;
 }
 
+template <typename Op, int kCount>
+JS_HD void AddEstimate(const Op& op, typename Op::Estimate& into,
+                       const Element<typename Op::T, Op::kInputs> (&e)[kCount],
+                       typename Op::T pivot) {
+  typename Op::Estimate::template Terms<kCount> terms;
+  JS_UNROLL
+  for (int i = 0; i < kCount; ++i) terms.Set(i, op.EstimateTerm(e[i], pivot));
+  into.Add(terms);
+}
+
 // Whether the op can finish an element from its second sweep's term, sparing an exponential.
 template <typename Op>
 inline constexpr bool kFinishesFromTerm =
     requires(Op op, typename Op::Row row) { op.FinishFromTerm(typename Op::T{}, row); };
 
-// Takes in the elements of a few columns at once, rescaling when `first` moves: the online form,
+// Takes in the elements of a few vectors at once, rescaling when `first` moves: the online form,
 // for strategies that cannot keep the row on chip.
-template <typename Op, int kCount>
+template <typename Op, int kPacks, int kCount>
 JS_HD void AddOnline(const Op& op, Partial<Op>& into,
-                     const Element<typename Op::T, Op::kInputs> (&e)[kCount]) {
+                     const Element<typename Op::T, Op::kInputs> (&e)[kPacks][kCount]) {
   const typename Op::First before = into.first;
-  AddFirst(op, into.first, e);
+  JS_UNROLL
+  for (int k = 0; k < kPacks; ++k) AddFirst(op, into.first, e[k]);
   if constexpr (Op::kSweeps == 2) {
     op.Rescale(into.second, before, into.first);
-    AddSecond(op, into.second, e, op.Pivot(into.first));
+    JS_UNROLL
+    for (int k = 0; k < kPacks; ++k) AddSecond(op, into.second, e[k], op.Pivot(into.first));
   }
 }
 

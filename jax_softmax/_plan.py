@@ -20,8 +20,9 @@ class Plan:
     strategy: str
     threads: int  # per block; on the CPU, rows are handed to XLA's thread pool instead: 1
     blocks: int  # in the grid; on the CPU, chunks of work
+    cluster_blocks: int  # that share a row
     lanes_per_row: int  # threads (CPU: SIMD lanes) that share a row
-    rows_per_block: int
+    rows_per_block: int  # at a time
     vector_bytes: int  # per memory access
     shared_bytes: int  # dynamic shared memory per block
     bytes_moved: int  # the least a call must read and write

@@ -10,7 +10,10 @@ import jax.numpy as jnp
 import jax_softmax
 from jax_softmax import _canonicalize, _native, _primitives
 
-CUDA_STRATEGIES = ("warp", "block", "stream", "strided")
+# Along the last axis, and along any.
+ROW_STRATEGIES = ("warp", "registers", "tile", "block", "cluster", "stream")
+AXIS_STRATEGIES = ("columns", "panel", "strided")
+CUDA_STRATEGIES = (*ROW_STRATEGIES, *AXIS_STRATEGIES)
 COLLECTIVES = {"all-gather", "all-reduce", "all-to-all", "collective-permute", "reduce-scatter"}
 MOVES = {"copy", "transpose"}
 

@@ -12,6 +12,17 @@ struct LogSoftmax {
   using Second = ExponentialSum<M>;
   static constexpr int kInputs = 1;
   static constexpr int kSweeps = 2;
+  // Ties are rarely worth counting where results are rounded to 16 bits: the plain sum is good
+  // unless it is so close to 1, its largest term, that too few of its digits are the others'.
+  static constexpr bool kEstimates = !M::kExact;
+  using Estimate = Sum<M>;
+  JS_HD T EstimateTerm(Element<T, 1> e, T pivot) const { return M::ExpOfDifference(e[0], pivot); }
+  JS_HD bool IsGood(Estimate sum) const { return sum.Value() > 1 + 0x1p-6f; }
+  JS_HD Second FromEstimate(Estimate sum) const {
+    Second second;
+    second.below = sum;
+    return second;
+  }
 
   JS_HD static T Absent(int) { return First{}.value; }
 
@@ -19,10 +30,8 @@ struct LogSoftmax {
   // In a row of -inf so far, shift by zero: -inf - -inf would be NaN.
   JS_HD T Pivot(First max) const { return max.value == First{}.value ? T{} : max.value; }
   JS_HD typename Second::Term SecondTerm(Element<T, 1> e, T pivot) const {
-    const T term = M::ExpOfDifference(e[0], pivot);
-    const auto is_max = e[0] == pivot;
-    // A maximum's term is 1, or NaN where the maximum is +inf.
-    return {is_max ? T{} : term, is_max ? term : T{}};
+    const T tie = e[0] == pivot ? T{} + 1 : T{};
+    return {M::ExpOfDifference(e[0], pivot) - tie, tie};
   }
   JS_HD void Rescale(Second& sum, First from, First to) const {
     const auto unmoved = from.value == to.value;

@@ -12,6 +12,7 @@ struct LogSoftmaxCotangent {
   using Second = Nothing;
   static constexpr int kInputs = 2;  // y, g
   static constexpr int kSweeps = 1;
+  static constexpr bool kEstimates = false;
 
   JS_HD static T Absent(int) { return T{}; }
 

@@ -12,16 +12,17 @@ struct Softmax {
   using Second = Sum<M>;
   static constexpr int kInputs = 1;
   static constexpr int kSweeps = 2;
+  static constexpr bool kEstimates = false;
 
   JS_HD static T Absent(int) { return First{}.value; }
 
   JS_HD T FirstTerm(Element<T, 1> e) const { return e[0]; }
   // In a row of -inf so far, shift by zero: -inf - -inf would be NaN.
   JS_HD T Pivot(First max) const { return max.value == First{}.value ? T{} : max.value; }
-  JS_HD T SecondTerm(Element<T, 1> e, T pivot) const { return M::ExpOfDifference(e[0], pivot); }
+  JS_HD T SecondTerm(Element<T, 1> e, T pivot) const { return M::ExpShifted(e[0], pivot); }
   JS_HD void Rescale(Second& sum, First from, First to) const {
     // A part that is all -inf holds no finite term, and its pivot is not its maximum.
-    const T factor = M::ExpOfDifference(from.value, to.value);
+    const T factor = M::ShiftedRatio(from.value, to.value);
     sum.Scale(from.value == First{}.value ? T{} + 1 : factor);
   }
 
@@ -29,6 +30,10 @@ struct Softmax {
     T pivot, factor;
   };
   JS_HD Row Close(First max, Second sum) const { return {Pivot(max), 1 / sum.Value()}; }
+  // For terms that were shifted by the maximum `own` of a part of the row.
+  JS_HD Row ForTermsOf(First own, First max, Row row) const {
+    return {row.pivot, row.factor * M::ShiftedRatio(own.value, max.value)};
+  }
   JS_HD T Finish(Element<T, 1> e, Row row) const {
     return FinishFromTerm(SecondTerm(e, row.pivot), row);
   }

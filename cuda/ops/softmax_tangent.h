@@ -12,6 +12,7 @@ struct SoftmaxTangent {
   using Second = Nothing;
   static constexpr int kInputs = 2;  // y, t
   static constexpr int kSweeps = 1;
+  static constexpr bool kEstimates = false;
 
   JS_HD static T Absent(int) { return T{}; }
 

@@ -30,11 +30,11 @@ __global__ void __launch_bounds__(kStridedThreads, 1)
 
     Partial<Op> total;
     for (int64_t c = slice; c < columns; c += slices * kStridedFold) {
-      Element<typename Op::T, Op::kInputs> e[kStridedFold];
+      Element<typename Op::T, Op::kInputs> e[1][kStridedFold];
 #pragma unroll
       for (int i = 0; i < kStridedFold; ++i) {
         const int64_t column = c + i * slices;
-        e[i] = column < columns ? load.At(base + column * rows.inner) : Load::Absent();
+        e[0][i] = column < columns ? load.At(base + column * rows.inner) : Load::Absent();
       }
       AddOnline(op, total, e);
     }

@@ -1,0 +1,145 @@
+// A row, or a block's part of one, in shared memory in its own dtype: what the strategies that keep
+// it there share.
+#pragma once
+
+#include <cuda_pipeline.h>
+
+#include <type_traits>
+
+#include "operands.cuh"
+#include "reduce.cuh"
+
+namespace jax_softmax::JS_ISA {
+
+// The part of a row that one of `blocks` blocks takes: `packs` vectors of the row's window.
+template <int kVector_, bool kWhole_>
+struct Slice {
+  static constexpr int kVector = kVector_;
+  static constexpr bool kWhole = kWhole_;
+
+  Window<kVector, kWhole> window;
+  int begin;
+  int packs;
+
+  __device__ __forceinline__ Slice(int64_t row, int64_t columns, int rank, int blocks)
+      : window(row, columns) {
+    const int share = (window.packs + blocks - 1) / blocks;
+    begin = min(rank * share, window.packs);
+    packs = min(share, window.packs - begin);
+  }
+};
+
+// Vectors in shared memory, of which thread t has those at t, t + blockDim.x, …: every thread reads
+// back just what it fetched itself, so that none waits for another.
+template <typename Op, typename Load, int kVector>
+class Cache {
+ public:
+  using T = typename Op::T;
+  using E = Element<T, Op::kInputs>;
+  using Raw = typename Load::template Raw<kVector>;
+  // Where they have the elements' type, the second sweep's terms take the elements' places.
+  static constexpr bool kKeepsTerms = kFinishesFromTerm<Op> && std::is_same_v<typename Load::Io, T>;
+
+  __device__ __forceinline__ Cache(void* memory, int capacity)
+      : words_(static_cast<typename Raw::Word*>(memory)), capacity_(capacity) {}
+
+  // Starts to fetch vector k of the slice, neighbouring rows' elements at its edges included.
+  template <typename S>
+  __device__ __forceinline__ void Fetch(const Load& load, const S& slice, int k) const {
+    const int64_t offset = slice.window.Offset(slice.begin + k);
+    // At the end of the operand there may be less than a vector left.
+    const int64_t missing = S::kWhole ? 0 : max(offset + kVector - load.elements, int64_t{0});
+#pragma unroll
+    for (int input = 0; input < Op::kInputs; ++input) {
+      const auto* from = load.source[input] + offset;
+      if constexpr (Raw::kBytes == kVectorBytes) {
+        __pipeline_memcpy_async(Place(input, k), from, kVectorBytes,
+                                missing * sizeof(typename Load::Io));
+      } else {
+        Raw::Load(from).Store(Place(input, k));
+      }
+    }
+  }
+
+  // Waits for this thread's vectors and masks those of its edges.
+  template <typename S>
+  __device__ __forceinline__ void Await(const Load& load, const S& slice) const {
+    __pipeline_commit();
+    __pipeline_wait_prior(0);
+    if constexpr (!S::kWhole) {
+      Mask(slice, 0);
+      Mask(slice, slice.packs - 1);
+    }
+  }
+
+  // Reduces `packs` vectors over the block.
+  __device__ __forceinline__ Partial<Op> Reduce(const Op& op, int packs,
+                                                unsigned char* scratch) const {
+    Partial<Op> total;
+    E e[kVector];
+    for (int k = threadIdx.x; k < packs; k += blockDim.x) {
+      Read(k, e);
+      AddFirst(op, total.first, e);
+    }
+    total.first = BlockReduce(total.first, scratch);
+    if constexpr (Op::kSweeps == 2) {
+      const T pivot = op.Pivot(total.first);
+      for (int k = threadIdx.x; k < packs; k += blockDim.x) {
+        Read(k, e);
+        const auto terms = AddSecond(op, total.second, e, pivot);
+        if constexpr (kKeepsTerms) {
+          Raw raw;
+#pragma unroll
+          for (int i = 0; i < kVector; ++i) raw.element[i] = terms.x[i];
+          raw.Store(Place(0, k));
+        }
+      }
+      total.second = BlockReduce(total.second, scratch + kScratchBytes / 2);
+    }
+    return total;
+  }
+
+  // The results of vector k.
+  __device__ __forceinline__ void Finish(const Op& op, int k, const typename Op::Row& result,
+                                         T (&y)[kVector]) const {
+    E e[kVector];
+    Read(k, e);
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) {
+      if constexpr (kKeepsTerms) {
+        y[i] = op.FinishFromTerm(e[i][0], result);
+      } else {
+        y[i] = op.Finish(e[i], result);
+      }
+    }
+  }
+
+ private:
+  __device__ __forceinline__ typename Raw::Word* Place(int input, int k) const {
+    return &words_[input * capacity_ + k];
+  }
+  __device__ __forceinline__ void Read(int k, E (&e)[kVector]) const {
+    Raw raw[Op::kInputs];
+#pragma unroll
+    for (int input = 0; input < Op::kInputs; ++input) raw[input] = Raw::Load(Place(input, k));
+    Load::Decode(raw, e);
+  }
+  template <typename S>
+  __device__ __forceinline__ void Mask(const S& slice, int k) const {
+    if (k < 0 || k % blockDim.x != threadIdx.x || slice.window.IsWhole(slice.begin + k)) return;
+#pragma unroll
+    for (int input = 0; input < Op::kInputs; ++input) {
+      Raw raw = Raw::Load(Place(input, k));
+#pragma unroll
+      for (int i = 0; i < kVector; ++i) {
+        if (!slice.window.Has(slice.begin + k, i)) raw.element[i] = Load::AbsentIo(input);
+      }
+      raw.Store(Place(input, k));
+    }
+  }
+
+  typename Raw::Word* words_;
+  int capacity_;  // vectors of an input
+};
+
+}  // namespace jax_softmax::JS_ISA

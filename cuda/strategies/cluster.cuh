@@ -1,0 +1,46 @@
+// Strategy "cluster": a row in the shared memory of the blocks of a cluster, which merge their
+// results through it. A cluster stays for many rows: while it writes one it fetches the next.
+#pragma once
+
+#include "../in_shared.cuh"
+
+namespace jax_softmax::JS_ISA {
+
+template <typename Op, typename Load, typename Store, int kVector, bool kWhole>
+__global__ void __launch_bounds__(kClusterThreads.back(), kClusterResident)
+    ClusterKernel(Op op, Load load, Store store, Rows rows, int capacity) {
+  extern __shared__ __align__(16) unsigned char shared[];
+  // By turns: one row's places are read while the next row's are written.
+  __shared__ Partial<Op> of_block[2];
+  const Cluster cluster;
+  const Cache<Op, Load, kVector> cache(shared + 2 * kScratchBytes, capacity);
+
+  const int64_t step = gridDim.x / cluster.blocks;
+  int64_t row = blockIdx.x / cluster.blocks;
+  Slice<kVector, kWhole> slice(row, rows.columns, cluster.rank, cluster.blocks);
+  for (int k = threadIdx.x; k < slice.packs; k += blockDim.x) cache.Fetch(load, slice, k);
+
+  for (int turn = 0; row < rows.outer; row += step, turn ^= 1) {
+    cache.Await(load, slice);
+    Partial<Op> total = cache.Reduce(op, slice.packs, shared + turn * kScratchBytes);
+    const typename Op::First own = total.first;
+    cluster.Merge(op, total, of_block[turn]);
+    auto result = op.Close(total.first, total.second);
+    if constexpr (cache.kKeepsTerms) result = op.ForTermsOf(own, total.first, result);
+
+    const bool more = row + step < rows.outer;
+    const Slice<kVector, kWhole> next(more ? row + step : row, rows.columns, cluster.rank,
+                                      cluster.blocks);
+    const int next_packs = more ? next.packs : 0;
+    for (int k = threadIdx.x; k < max(slice.packs, next_packs); k += blockDim.x) {
+      typename Op::T y[kVector];
+      if (k < slice.packs) cache.Finish(op, k, result, y);
+      if (k < next_packs) cache.Fetch(load, next, k);
+      if (k < slice.packs) store(slice.window, slice.begin + k, y);
+    }
+    slice = next;
+  }
+  cluster.Leave();
+}
+
+}  // namespace jax_softmax::JS_ISA

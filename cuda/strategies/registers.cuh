@@ -1,0 +1,41 @@
+// Strategy "registers": a block per row, the whole row in its registers, read once.
+#pragma once
+
+#include "../in_registers.cuh"
+
+namespace jax_softmax::JS_ISA {
+
+template <typename Op, typename Load, typename Store, int kVector, bool kWhole, int kPacks>
+__global__ void __launch_bounds__(RegistersThreads(kVector),
+                                  kRegistersResident / RegistersThreads(kVector))
+    RegistersKernel(Op op, Load load, Store store, Rows rows) {
+  __shared__ __align__(16) unsigned char scratch[2][kScratchBytes / 2];
+  const int threads = blockDim.x;
+  const Window<kVector, kWhole> window(blockIdx.x, rows.columns);
+
+  typename Load::template Raw<kVector> raw[kPacks][Op::kInputs];
+#pragma unroll
+  for (int k = 0; k < kPacks; ++k) {
+    const int pack = threadIdx.x + k * threads;
+#pragma unroll
+    for (int input = 0; input < Op::kInputs; ++input) {
+      raw[k][input] = load.Fetch(input, window, pack, pack < window.packs);
+    }
+  }
+  Element<typename Op::T, Op::kInputs> e[kPacks][kVector];
+#pragma unroll
+  for (int k = 0; k < kPacks; ++k) Load::Decode(raw[k], e[k]);
+
+  typename Op::T y[kPacks][kVector];
+  int turn = 0;
+  RowInRegisters(
+      op, e, y, [&](const auto& statistic) { return BlockReduce(statistic, scratch[turn++ & 1]); },
+      [](bool vote) { return vote; });
+#pragma unroll
+  for (int k = 0; k < kPacks; ++k) {
+    const int pack = threadIdx.x + k * threads;
+    if (pack < window.packs) store(window, pack, y[k]);
+  }
+}
+
+}  // namespace jax_softmax::JS_ISA

@@ -1,0 +1,110 @@
+// Strategy "tile": a block moves a stretch of whole rows through shared memory in full vectors, and
+// lane groups take the rows from there: for rows too short or too odd for vectors of their own, and
+// for short rows that are interleaved.
+#pragma once
+
+#include <cuda_pipeline.h>
+
+#include "../in_registers.cuh"
+
+namespace jax_softmax::JS_ISA {
+
+// Copies `count` elements, of which `to` starts at a vector's address; waits in the caller.
+template <typename Io>
+__device__ __forceinline__ void FetchStretch(Io* to, const Io* from, int count) {
+  constexpr int kVector = kVectorBytes / sizeof(Io);
+  for (int k = threadIdx.x * kVector; k < count; k += kTileThreads * kVector) {
+    if (k + kVector <= count) {
+      __pipeline_memcpy_async(to + k, from + k, kVectorBytes);
+    } else {
+      for (int i = k; i < count; ++i) to[i] = from[i];
+    }
+  }
+}
+
+template <typename Io>
+__device__ __forceinline__ void StoreStretch(Io* to, const Io* from, int count) {
+  constexpr int kVector = kVectorBytes / sizeof(Io);
+  for (int k = threadIdx.x * kVector; k < count; k += kTileThreads * kVector) {
+    if (k + kVector <= count) {
+      Pack<Io, kVector>::Load(from + k).StoreGlobal(to + k);
+    } else {
+      for (int i = k; i < count; ++i) to[i] = from[i];
+    }
+  }
+}
+
+// A panel is the columns x inner elements of `inner` interleaved rows (kInterleaved), or one row. A
+// row's lanes hold kCount of its elements each, of which the last kMasked may not be there.
+template <typename Op, typename Load, typename Store, int kLanes, int kCount, int kMasked,
+          bool kInterleaved>
+__global__ void __launch_bounds__(kTileThreads)
+    TileKernel(Op op, Load load, Store store, Rows rows, int panels_per_tile) {
+  using T = typename Op::T;
+  using In = typename Load::Io;
+  using Out = typename Store::Io;
+  constexpr int kInputs = Op::kInputs;
+  extern __shared__ __align__(16) unsigned char shared[];
+  const int columns = static_cast<int>(rows.columns);
+  const int inner = kInterleaved ? static_cast<int>(rows.inner) : 1;
+  const int panel = columns * inner;
+  const int64_t first_panel = static_cast<int64_t>(blockIdx.x) * panels_per_tile;
+  const int panels =
+      static_cast<int>(min(static_cast<int64_t>(panels_per_tile), rows.outer - first_panel));
+  const int64_t base = first_panel * panel;
+
+  // A tile is whole vectors, so that every input's starts at a vector's address.
+  In* const tile = reinterpret_cast<In*>(shared);
+  const int tile_elements = panels_per_tile * panel;
+#pragma unroll
+  for (int input = 0; input < kInputs; ++input) {
+    FetchStretch(tile + input * tile_elements, load.source[input] + base, panels * panel);
+  }
+  __pipeline_commit();
+  __pipeline_wait_prior(0);
+  __syncthreads();
+  // Results take the elements' places where they have their size.
+  Out* const results =
+      reinterpret_cast<Out*>(tile + (sizeof(In) == sizeof(Out) ? 0 : kInputs * tile_elements));
+
+  // Lanes side by side take elements that lie side by side: of a row, or of neighbouring rows.
+  constexpr int kSpread = kInterleaved ? kWarpLanes / kLanes : 1;
+  constexpr int kGroups = kTileThreads / kLanes;
+  const int lane = threadIdx.x / kSpread % kLanes;
+  const int group = threadIdx.x / (kSpread * kLanes) * kSpread + threadIdx.x % kSpread;
+  const int count = panels * inner;
+  const int step = kLanes * inner;
+  const int room = columns - lane;
+  const int first_group = threadIdx.x / kWarpLanes * (kWarpLanes / kLanes);  // of this warp
+  for (int first_row = 0; first_row + first_group < count; first_row += kGroups) {
+    // Lanes past the last row, which is this warp's too, repeat it, for the shuffles.
+    const int row = min(first_row + group, count - 1);
+    const int start =
+        (kInterleaved ? row / inner * panel + row % inner : row * columns) + lane * inner;
+    const auto has = [&](int i) { return i < kCount - kMasked || i * kLanes < room; };
+    Element<T, kInputs> e[1][kCount];
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+#pragma unroll
+      for (int input = 0; input < kInputs; ++input) {
+        e[0][i].value[input] =
+            has(i) ? Widen(tile[input * tile_elements + start + i * step]) : Op::Absent(input);
+      }
+    }
+    T y[1][kCount];
+    RowInRegisters(
+        op, e, y, [](const auto& statistic) { return SpreadReduce<kLanes, kSpread>(statistic); },
+        [](bool vote) { return __any_sync(0xffffffffu, vote); });
+    __syncwarp();  // all have read before any writes in place
+    if (first_row + group < count) {
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) {
+        if (has(i)) results[start + i * step] = NarrowTo<Out>(y[0][i]);
+      }
+    }
+  }
+  __syncthreads();
+  StoreStretch(store.target + base, results, panels * panel);
+}
+
+}  // namespace jax_softmax::JS_ISA
