@@ -72,10 +72,9 @@ def _call(
 ) -> jax.Array:
     """The custom call; with `axis_last`, between two transposes that XLA:GPU elides.
 
-    Its operands have one dtype: that of the wider, where a result and a tangent differ.
-
     With the softmax axis logically last, every other dimension is a batch dimension that can be
     sharded. XLA:CPU would carry the transposes out, so one device gets the axis where it is.
+    Where a result and a tangent differ in dtype, the narrower gets that of the wider.
     """
     wide = max((x.dtype for x in operands), key=lambda d: d.itemsize)
     operands = tuple(x.astype(wide) for x in operands)

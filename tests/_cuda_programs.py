@@ -26,7 +26,8 @@ MODES = {
     "jvp": lambda f, x, t: jax.jvp(f, (x,), (t,))[1],
     "vjp": lambda f, x, t: jax.vjp(f, x)[1](t)[0],
 }
-DTYPES = ("float32", "bfloat16")
+# Those of the operand and of the result.
+DTYPES = (("float32", "float32"), ("bfloat16", "bfloat16"), ("bfloat16", "float32"))
 DEVICES = (1, 2)
 # The softmax axis, and the dimension that is spread over the devices.
 AXES = tuple(
@@ -42,12 +43,14 @@ def topology(devices: int) -> Mesh:
     return Mesh(np.array(description.devices), ("batch",))
 
 
-def program(mesh, name, mode, dtype, axes) -> dict:
+def program(mesh, name, mode, dtypes, axes) -> dict:
     axis, batch = axes
-    f = functools.partial(getattr(jax_softmax, name), axis=axis)
+    dtype, output_dtype = dtypes
+    f = functools.partial(getattr(jax_softmax, name), axis=axis, dtype=output_dtype)
     sharding = NamedSharding(mesh, P(*("batch" if d == batch else None for d in range(3))))
     x = jax.ShapeDtypeStruct(SHAPE, dtype, sharding=sharding)
-    hlo = jax.jit(functools.partial(MODES[mode], f)).lower(x, x).compile().as_text()
+    t = x.update(dtype=output_dtype) if mode == "vjp" else x
+    hlo = jax.jit(functools.partial(MODES[mode], f)).lower(x, t).compile().as_text()
     return {"calls": count_calls(hlo), "operations": sorted(operations(hlo))}
 
 
