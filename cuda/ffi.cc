@@ -30,7 +30,11 @@ ffi::Error Run(OpKind op, cudaStream_t stream, int32_t ordinal, ffi::RemainingAr
   Device device;
   cudaError_t status = QueryDevice(ordinal, &device);
   if (status != cudaSuccess) return Failed(op, "asking for the device's limits", status);
-  const Plan plan = ChoosePlan(operands->problem, device, *requested);
+  Plan plan = ChoosePlan(operands->problem, device, *requested);
+  // A strategy is asked for with the function; what its derivatives read may be too much for it.
+  if (plan.refusal != nullptr && operands->problem.inputs > 1) {
+    plan = ChoosePlan(operands->problem, device, Strategy::kAuto);
+  }
   if (plan.refusal != nullptr) {
     return Invalid(op, "strategy '" + std::string(strategy) + "' cannot run this: " + plan.refusal);
   }

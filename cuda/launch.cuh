@@ -72,11 +72,11 @@ cudaError_t LaunchTile(const Plan& plan, Launch launch) {
     } else if constexpr (lanes == 32) {
       return cudaErrorInvalidValue;
     } else {
-      return WithConstant<4, 7, 10, 13, 16>(plan.count_per_lane, [&](auto count) {
-        if constexpr (lanes > 1 && count < 10) {
+      return WithConstant<4, 8, 12, 16>(plan.count_per_lane, [&](auto count) {
+        if constexpr (lanes > 1 && count < 12) {
           return cudaErrorInvalidValue;
         } else {
-          return launch(TileKernel<Op, Load, Store, lanes, count, 3, false>);
+          return launch(TileKernel < Op, Load, Store, lanes, count, lanes == 1 ? 3 : 4, false >);
         }
       });
     }
@@ -109,7 +109,7 @@ cudaError_t RunAs(const Call& call, cudaStream_t stream, int* resident) {
       const auto launch_tile = [&](auto kernel) {
         return launch(kernel, static_cast<int>(plan.rows_per_block / rows.inner));
       };
-      if constexpr (sizeof(In) > 4) {
+      if constexpr (sizeof(In) > 4 || !std::is_same_v<In, Out>) {
         return cudaErrorInvalidValue;
       } else if (rows.inner == 1) {
         return LaunchTile<Op, Load, Store, false>(plan, launch_tile);
@@ -119,7 +119,7 @@ cudaError_t RunAs(const Call& call, cudaStream_t stream, int* resident) {
     }
     case Strategy::kColumns:
       if constexpr (Op::kInputs == 1) {
-        return WithConstant<8, 16, 24, 32>(plan.count_per_lane, [&](auto count) {
+        return WithConstant<8, 16, 24>(plan.count_per_lane, [&](auto count) {
           return launch(ColumnsKernel<Op, Load, Store, kColumnsBytes / sizeof(In), count>);
         });
       }

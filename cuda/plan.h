@@ -172,15 +172,18 @@ inline constexpr int kWarpPacks = 2;
 // Blocks that the compiler must leave room for on a multiprocessor, by the bytes of row that a lane
 // holds. Left to itself it takes up to 158 registers in fp32 and 5 blocks' fewer loads in flight:
 // softmax forward at 1024 fp32 columns ran at 0.87 of the copy limit (H200, 2026-11). With more
-// blocks than these it spills (ptxas 13.0, sm_90).
-constexpr int WarpBlocks(int row_bytes, bool estimates) {
-  return row_bytes > 64 ? 5 : estimates ? 7 : 8;
+// blocks than these, one less for ops that need the elements again after the second sweep, it
+// spills (ptxas 13.0, sm_90).
+constexpr int WarpBlocks(int row_bytes, bool keeps_elements) {
+  return (row_bytes > 64 ? 5 : 8) - keeps_elements;
 }
 
-// The most threads of a "registers" block; the compiler leaves room for kRegistersResident. Only
+// The most threads of a "registers" block, and how many blocks the compiler leaves room for. Only
 // for ops of one input: two are at the limit from shared memory.
 constexpr int RegistersThreads(int vector) { return vector == 8 ? 256 : 128; }
-inline constexpr int kRegistersResident = 640;
+constexpr int RegistersBlocks(int vector, bool keeps_elements) {
+  return vector == 8 ? 2 : 5 - keeps_elements;
+}
 
 inline constexpr int kTileThreads = 128;
 inline constexpr int kTileBytes = 16 * 1024;  // of inputs
@@ -194,9 +197,9 @@ inline constexpr std::array kBlockThreads = {128, 256, 512};
 // one's arithmetic with another's copies, and clusters are faster.
 inline constexpr int kBlockRowBytes = 72 * 1024;
 
-inline constexpr std::array kClusterThreads = {128, 256, 512};
-inline constexpr int kClusterResident = 3;    // blocks that the compiler must leave room for
-inline constexpr int kClusterRegisters = 40;  // what that comes to
+inline constexpr std::array kClusterThreads = {128, 256};
+inline constexpr int kClusterResident = 5;    // blocks that the compiler must leave room for
+inline constexpr int kClusterRegisters = 48;  // what that comes to
 // A block's share of a row, over all inputs: clusters grow to kClusterBlocks to make it the first,
 // then beyond that only where it would exceed the second.
 inline constexpr int kClusterShareBytes = 40 * 1024;
@@ -207,7 +210,7 @@ inline constexpr int kStreamThreads = 512;
 
 inline constexpr int kColumnsThreads = 128;
 inline constexpr int kColumnsBytes = 8;  // per access
-inline constexpr int kColumnsMost = 32;
+inline constexpr int kColumnsMost = 24;
 
 inline constexpr int kPanelThreads = 256;
 inline constexpr int kPanelResident = 2;
@@ -301,27 +304,25 @@ constexpr Plan RegistersPlan(const Problem& p, Plan plan) {
 constexpr Plan TilePlan(const Problem& p, const Device& device, Plan plan) {
   const bool interleaved = p.rows.inner > 1;
   const int64_t columns = std::max<int64_t>(p.rows.columns, 1);
-  if (p.dtype == DataType::kF64 || !HasFullVectors(p)) {
-    return Refuse(plan, "it takes aligned elements of at most 32 bits");
+  if (p.dtype == DataType::kF64 || p.dtype != p.out_dtype || !HasFullVectors(p)) {
+    return Refuse(plan, "it takes aligned elements of at most 32 bits, and gives the same");
   }
   if (columns > (interleaved ? kTileInterleavedColumns : kTileColumns)) {
     return Refuse(plan, "the row does not fit a few lanes' registers");
   }
   // A lane holds 9 to 16 elements, all of them if there are no more.
   plan.lanes_per_row = static_cast<int>(PowerOfTwoFrom(CeilDiv(columns, 16)));
-  const int held = static_cast<int>(CeilDiv(columns, plan.lanes_per_row));
-  plan.count_per_lane = interleaved ? 16 : std::max(4, (held + 1) / 3 * 3 + 1);
-  // As many panels as make whole vectors of inputs and results, and about kTileBytes.
+  const int64_t held = CeilDiv(columns, plan.lanes_per_row);
+  plan.count_per_lane = interleaved ? 16 : static_cast<int>(CeilDiv(held, 4)) * 4;
+  // As many panels as make whole vectors, and about kTileBytes.
   const int64_t panel = columns * p.rows.inner;
-  const int64_t whole = std::max(plan.vector, kVectorBytes / SizeOf(p.out_dtype));
   int64_t unit = 1;
-  while (unit * panel % whole != 0) unit *= 2;
+  while (unit * panel % plan.vector != 0) unit *= 2;
   const int64_t unit_bytes = unit * panel * SizeOf(p.dtype) * p.inputs;
   const int64_t fill = CeilDiv(p.rows.outer, int64_t{unit} * device.multiprocessors);
   const int64_t panels =
       unit * std::clamp<int64_t>(kTileBytes / unit_bytes, 1, std::max<int64_t>(fill, 1));
-  const int out_bytes = SizeOf(p.dtype) == SizeOf(p.out_dtype) ? 0 : SizeOf(p.out_dtype);
-  const int64_t shared = panels * panel * (SizeOf(p.dtype) * p.inputs + out_bytes);
+  const int64_t shared = panels * panel * SizeOf(p.dtype) * p.inputs;
   if (shared > std::min(kTileMostBytes, device.shared_per_block)) {
     return Refuse(plan, "the interleaved rows do not fit a tile");
   }
@@ -381,9 +382,7 @@ constexpr Plan ClusterPlan(const Problem& p, const Device& device, Plan plan) {
   }
   plan.cluster_blocks = static_cast<int>(blocks);
   plan.shared_bytes = static_cast<int>(share + 2 * kScratchBytes);
-  plan.threads = kClusterThreads[share <= kClusterShareBytes       ? 0
-                                 : share <= kClusterMostShareBytes ? 1
-                                                                   : 2];
+  plan.threads = kClusterThreads[share > kClusterShareBytes];
   plan.lanes_per_row = plan.threads * plan.cluster_blocks;
   plan.rows_per_block = 1;
   // The launch starts no more than are resident at a time: a cluster that had to wait for others to
@@ -408,7 +407,7 @@ constexpr Plan StreamPlan(Plan plan) {
 constexpr Plan ColumnsPlan(const Problem& p, Plan plan) {
   plan.vector = kColumnsBytes / SizeOf(p.dtype);
   if (p.inputs != 1 || p.rows.columns > kColumnsMost) {
-    return Refuse(plan, "it takes one input, and rows of at most 32 elements");
+    return Refuse(plan, "it takes one input, and rows of at most 24 elements");
   }
   if (!HasFullVectors(p) || p.rows.inner % plan.vector != 0) {
     return Refuse(plan, "the inner dimension is not whole vectors");

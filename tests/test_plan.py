@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from _support import CUDA_STRATEGIES, native_module
+from _support import AXIS_STRATEGIES, CUDA_STRATEGIES, ROW_STRATEGIES, native_module
 from _truth import DTYPES, FORWARD, GRADIENT, PAIRS
 
 import jax_softmax
@@ -48,19 +48,34 @@ def test_dtypes_and_devices_have_several_spellings():
 @each_op
 @each_dtype
 @pytest.mark.parametrize("offset", [0, 1, 3])  # rows of whole vectors, and others, have own limits
-def test_strategies_follow_each_other_as_rows_get_longer(op, dtype, offset):
+@pytest.mark.parametrize("device", SHARED_LIMITS)
+def test_strategies_follow_each_other_as_rows_get_longer(op, dtype, offset, device):
     lengths = [16 * n + offset for n in LENGTHS]
-    chosen = [plan((4096, n), dtype, op=op, device="H200").strategy for n in lengths]
-    assert [s for s, _ in itertools.groupby(chosen)] == ["warp", "block", "stream"]
+    chosen = [plan((4096, n), dtype, op=op, device=device).strategy for n in lengths]
+    expected = ["warp", "block", "cluster", "stream"]
+    if op in FORWARD and dtype.itemsize < 8:
+        expected.insert(1, "registers")
+    if offset and dtype.itemsize < 8:
+        expected.insert(0, "tile")
+    if device != "H200":
+        expected.remove("cluster")
+    assert [s for s, _ in itertools.groupby(chosen)] == expected
 
 
 @each_op
 @pytest.mark.parametrize("device", SHARED_LIMITS)
-def test_strided_where_other_dimensions_follow_the_axis(op, device):
-    for shape, axis in (((4, 5, 6), 0), ((4, 5, 6), 1), ((1, 300, 2), -2), ((3, 100_000, 7), 1)):
-        assert plan(shape, "float32", axis, op, device=device).strategy == "strided"
-    for shape, axis in (((4, 5, 6), 2), ((4, 5, 1), 1), ((4, 1, 1), 0)):
-        assert plan(shape, "float32", axis, op, device=device).strategy != "strided"
+def test_rows_along_another_axis_are_not_moved(op, device):
+    def chosen(shape, axis):
+        return plan(shape, "bfloat16", axis, op, device=device).strategy
+
+    short = "columns" if op in FORWARD else "panel"
+    assert chosen((32, 21, 512, 512), 1) == short
+    assert chosen((64, 256, 1024), 1) == "panel"
+    for inner in (2, 8, 33):  # too few side by side, or no whole vectors
+        assert chosen((1000, 64, inner), 1) == "tile"
+    assert chosen((3, 100_000, 7), 1) == "strided"
+    for shape, axis in (((4, 5, 1), 1), ((4, 1, 1), 0)):
+        assert chosen(shape, axis) in ROW_STRATEGIES
 
 
 @each_op
@@ -83,8 +98,9 @@ def test_every_plan_has_a_sane_geometry(op, dtype, device):
         assert p.vector_bytes % dtype.itemsize == 0
         if device != "cpu":
             assert p.threads <= 1024 and p.vector_bytes <= 16
-        if axis == 1 and p.strategy != "strided":
-            assert p.blocks * p.rows_per_block >= 37 or p.strategy in ("stream", "block")
+        rows = 37 if axis == 1 else n
+        in_turn = p.strategy in ("cluster", "stream", "strided")  # a block goes on to more rows
+        assert in_turn or p.blocks * p.rows_per_block >= rows
 
 
 @each_op
@@ -98,7 +114,7 @@ def test_bytes_moved_is_every_operand_once(op, dtype, output_dtype):
 
 @each_op
 @each_pair
-@pytest.mark.parametrize("n", [100, 5000, 1_000_000])
+@pytest.mark.parametrize("n", [128, 5000, 1_000_000])
 def test_the_results_dtype_does_not_change_how_a_row_is_read(op, dtype, output_dtype, n):
     for device in DEVICES:
         plain, other = (
@@ -111,13 +127,23 @@ def test_the_results_dtype_does_not_change_how_a_row_is_read(op, dtype, output_d
 @each_op
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("device", SHARED_LIMITS)
-@pytest.mark.parametrize("n", [64, 3001, 1_000_000])
+@pytest.mark.parametrize("n", [21, 64, 3001, 1_000_000])
 def test_a_batch_invariant_plan_is_the_same_for_any_number_of_rows(op, dtype, device, n):
     def geometry(rows):
         p = plan((rows, n), dtype, op=op, device=device, batch_invariant=True)
         return p.strategy, p.threads, p.lanes_per_row, p.vector_bytes
 
     assert len({geometry(rows) for rows in (1, 2, 7, 1000, 100_000)}) == 1
+
+
+def test_few_long_rows_get_more_blocks_only_where_rows_may_depend_on_their_number():
+    def blocks(rows, batch_invariant):
+        shape = (rows, 128_256)
+        return plan(
+            shape, "bfloat16", device="H200", batch_invariant=batch_invariant
+        ).cluster_blocks
+
+    assert blocks(1, True) == blocks(1000, True) == blocks(1000, False) < blocks(1, False)
 
 
 @each_device
@@ -128,7 +154,7 @@ def test_empty_problems_have_plans(device, shape):
 
 @pytest.mark.parametrize("strategy", CUDA_STRATEGIES)
 def test_a_strategy_can_be_forced(strategy):
-    shape, axis = ((8, 64, 3), 1) if strategy == "strided" else ((8, 64), 1)
+    shape, axis = ((8, 16, 32), 1) if strategy in AXIS_STRATEGIES else ((8, 64), 1)
     assert plan(shape, "float32", axis, device="H200", strategy=strategy).strategy == strategy
 
 
@@ -153,6 +179,8 @@ BAD_ARGUMENTS = {
     "a row too long": ({"shape": (4, 2**20), "strategy": "warp"}, "warp"),
     "a row too long for a block": ({"shape": (4, 2**20), "strategy": "block"}, "block"),
     "an axis that is not last": ({"axis": 0, "strategy": "stream"}, "stream"),
+    "a device without clusters": ({"device": "A100", "strategy": "cluster"}, "no clusters"),
+    "two inputs": ({"op": "softmax_tangent", "strategy": "registers"}, "one .*input"),
 }
 
 

@@ -7,7 +7,7 @@
 namespace jax_softmax::JS_ISA {
 
 template <typename Op, typename Load, typename Store, int kVector, int kCount>
-__global__ void __launch_bounds__(kColumnsThreads)
+__global__ void __launch_bounds__(kColumnsThreads, 2)
     ColumnsKernel(Op op, Load load, Store store, Rows rows) {
   using T = typename Op::T;
   using Raw = typename Load::template Raw<kVector>;

@@ -41,8 +41,8 @@ template <typename Op, typename Load, typename Store, int kLanes, int kCount, in
 __global__ void __launch_bounds__(kTileThreads)
     TileKernel(Op op, Load load, Store store, Rows rows, int panels_per_tile) {
   using T = typename Op::T;
-  using In = typename Load::Io;
-  using Out = typename Store::Io;
+  using Io = typename Load::Io;
+  static_assert(std::is_same_v<Io, typename Store::Io>, "results take the elements' places");
   constexpr int kInputs = Op::kInputs;
   extern __shared__ __align__(16) unsigned char shared[];
   const int columns = static_cast<int>(rows.columns);
@@ -54,7 +54,7 @@ __global__ void __launch_bounds__(kTileThreads)
   const int64_t base = first_panel * panel;
 
   // A tile is whole vectors, so that every input's starts at a vector's address.
-  In* const tile = reinterpret_cast<In*>(shared);
+  Io* const tile = reinterpret_cast<Io*>(shared);
   const int tile_elements = panels_per_tile * panel;
 #pragma unroll
   for (int input = 0; input < kInputs; ++input) {
@@ -63,9 +63,6 @@ __global__ void __launch_bounds__(kTileThreads)
   __pipeline_commit();
   __pipeline_wait_prior(0);
   __syncthreads();
-  // Results take the elements' places where they have their size.
-  Out* const results =
-      reinterpret_cast<Out*>(tile + (sizeof(In) == sizeof(Out) ? 0 : kInputs * tile_elements));
 
   // Lanes side by side take elements that lie side by side: of a row, or of neighbouring rows.
   constexpr int kSpread = kInterleaved ? kWarpLanes / kLanes : 1;
@@ -99,12 +96,12 @@ __global__ void __launch_bounds__(kTileThreads)
     if (first_row + group < count) {
 #pragma unroll
       for (int i = 0; i < kCount; ++i) {
-        if (has(i)) results[start + i * step] = NarrowTo<Out>(y[0][i]);
+        if (has(i)) tile[start + i * step] = NarrowTo<Io>(y[0][i]);
       }
     }
   }
   __syncthreads();
-  StoreStretch(store.target + base, results, panels * panel);
+  StoreStretch(store.target + base, tile, panels * panel);
 }
 
 }  // namespace jax_softmax::JS_ISA

@@ -8,9 +8,10 @@ namespace jax_softmax::JS_ISA {
 // A group takes kRows rows at a time: short rows alone would leave too few loads in flight.
 template <typename Op, typename Load, typename Store, int kVector, bool kWhole, int kPacks,
           int kRows>
-__global__ void __launch_bounds__(kWarpThreads, WarpBlocks(kVector * kPacks * kRows *
-                                                               sizeof(typename Op::T) * Op::kInputs,
-                                                           Op::kEstimates))
+__global__ void __launch_bounds__(kWarpThreads,
+                                  WarpBlocks(kVector * kPacks * kRows * sizeof(typename Op::T) *
+                                                 Op::kInputs,
+                                             Op::kSweeps == 2 && !kFinishesFromTerm<Op>))
     WarpKernel(Op op, Load load, Store store, Rows rows, int log2_lanes) {
   const int lanes = 1 << log2_lanes;
   const int groups = kWarpThreads >> log2_lanes;
