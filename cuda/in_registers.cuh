@@ -12,7 +12,7 @@ template <typename Op, int kPacks, int kVector, typename Reduce, typename Any>
 __device__ __forceinline__ typename Op::Second SecondInRegisters(
     const Op& op, const Element<typename Op::T, Op::kInputs> (&e)[kPacks][kVector],
     typename Op::T pivot, Reduce reduce, Any any) {
-  const auto exact = [&] {
+  const auto exact = [&](typename Op::T pivot) {
     typename Op::Second second;
 #pragma unroll
     for (int k = 0; k < kPacks; ++k) AddSecond(op, second, e[k], pivot);
@@ -27,12 +27,15 @@ __device__ __forceinline__ typename Op::Second SecondInRegisters(
     const bool poor = !op.IsGood(estimate);
     if (any(poor)) {
       // The other rows of the vote keep their estimates: no row's bits depend on its neighbours.
-      const typename Op::Second better = exact();
+      // A pivot that the compiler can't know: it would keep the estimate's terms, in more registers
+      // than leave room for as many blocks.
+      asm("" : "+f"(pivot));
+      const typename Op::Second better = exact(pivot);
       if (poor) second = better;
     }
     return second;
   } else {
-    return exact();
+    return exact(pivot);
   }
 }
 

@@ -8,7 +8,6 @@
 #include "math.cuh"
 #include "strategies/block.cuh"
 #include "strategies/cluster.cuh"
-#include "strategies/columns.cuh"
 #include "strategies/panel.cuh"
 #include "strategies/registers.cuh"
 #include "strategies/stream.cuh"
@@ -67,19 +66,21 @@ cudaError_t LaunchKernel(void (*kernel)(Args...), const Plan& plan, cudaStream_t
 template <typename Op, typename Load, typename Store, bool kInterleaved, typename Launch>
 cudaError_t LaunchTile(const Plan& plan, Launch launch) {
   return WithConstant<1, 2, 4, 8, 16, 32>(plan.lanes_per_row, [&](auto lanes) {
-    if constexpr (kInterleaved) {
-      return launch(TileKernel < Op, Load, Store, lanes, 16, lanes == 1 ? 15 : 8, true >);
-    } else if constexpr (lanes == 32) {
-      return cudaErrorInvalidValue;
-    } else {
-      return WithConstant<4, 8, 12, 16>(plan.count_per_lane, [&](auto count) {
-        if constexpr (lanes > 1 && count < 12) {
-          return cudaErrorInvalidValue;
-        } else {
-          return launch(TileKernel < Op, Load, Store, lanes, count, lanes == 1 ? 3 : 4, false >);
-        }
-      });
-    }
+    return WithConstant<4, 8, 10, 12, 16, 32>(plan.count_per_lane, [&](auto count) {
+      constexpr int kLanes = lanes, kCount = count;
+      // What the plan chooses, and the fewest elements that a lane then has.
+      constexpr bool kChosen = kInterleaved ? kCount == 8 || (kLanes == 32 && kCount >= 16)
+                                            : kCount <= 16 && (kLanes == 1 || kCount >= 10);
+      constexpr int kFewest = kInterleaved   ? (kLanes == 1 ? 1 : kCount / 2)
+                              : kLanes == 1  ? kCount - 3
+                              : kCount == 10 ? 8
+                                             : kCount - 4;
+      if constexpr (kChosen) {
+        return launch(TileKernel<Op, Load, Store, kLanes, kCount, kCount - kFewest, kInterleaved>);
+      } else {
+        return cudaErrorInvalidValue;
+      }
+    });
   });
 }
 
@@ -117,13 +118,6 @@ cudaError_t RunAs(const Call& call, cudaStream_t stream, int* resident) {
         return LaunchTile<Op, Load, Store, true>(plan, launch_tile);
       }
     }
-    case Strategy::kColumns:
-      if constexpr (Op::kInputs == 1) {
-        return WithConstant<8, 16, 24>(plan.count_per_lane, [&](auto count) {
-          return launch(ColumnsKernel<Op, Load, Store, kColumnsBytes / sizeof(In), count>);
-        });
-      }
-      return cudaErrorInvalidValue;
     case Strategy::kPanel: {
       const int lanes = static_cast<int>(plan.rows_per_block / plan.vector);
       return WithConstant<4, 8, 16, 32>(lanes, [&](auto lanes) {
@@ -139,7 +133,7 @@ cudaError_t RunAs(const Call& call, cudaStream_t stream, int* resident) {
       switch (plan.strategy) {
         case Strategy::kWarp:
           return WithConstant<1, 2, 4, kMaxPacksPerLane>(plan.count_per_lane, [&](auto packs) {
-            constexpr int kRowBytes = vector * packs * sizeof(typename Op::T) * Op::kInputs;
+            constexpr int kRowBytes = vector * packs * sizeof(typename Op::T);
             if constexpr (kRowBytes <= kMaxRowBytesPerLane) {
               constexpr int kRows = packs < kWarpPacks ? kWarpPacks / packs : 1;
               return launch(WarpKernel<Op, Load, Store, vector, kWhole, packs, kRows>, log2_lanes);
@@ -149,7 +143,7 @@ cudaError_t RunAs(const Call& call, cudaStream_t stream, int* resident) {
           });
         case Strategy::kRegisters:
           if constexpr (Op::kInputs == 1 && vector > 2) {
-            return WithConstant<4, vector == 8 ? 4 : 8>(plan.count_per_lane, [&](auto packs) {
+            return WithConstant<16 / vector, 32 / vector>(plan.count_per_lane, [&](auto packs) {
               return launch(RegistersKernel<Op, Load, Store, vector, kWhole, packs>);
             });
           }

@@ -69,13 +69,20 @@ struct NarrowMath : ScalarMath<float> {
 // nothing or by enough for the exponential to be 0, in any base.
 struct NarrowInputMath : NarrowMath {
   JS_HD static float Scale(float top) { return fabsf(top) < 0x1p23f ? kLog2E : 1; }
+  // The product as ExpShifted takes it: rounded, never part of another multiply-add.
+  JS_HD static float Rounded(float top) {
+#ifdef __CUDA_ARCH__
+    return __fmul_rn(top, Scale(top));
+#else
+    return top * Scale(top);
+#endif
+  }
   JS_HD static float ExpShifted(float x, float top) {
-    return Exp2(fmaf(x, Scale(top), -(top * Scale(top))));
+    return Exp2(fmaf(x, Scale(top), -Rounded(top)));
   }
   // What turns terms shifted by `from` into terms shifted by `to`, their factors included.
   JS_HD static float ShiftedRatio(float from, float to) {
-    const float scaled = from * Scale(from);
-    return Scale(from) == Scale(to) ? Exp2(scaled - to * Scale(to)) : 0;
+    return Scale(from) == Scale(to) ? Exp2(Rounded(from) - Rounded(to)) : 0;
   }
 };
 

@@ -125,13 +125,11 @@ enum class Strategy {
   kBlock,
   kCluster,
   kStream,
-  kColumns,
   kPanel,
   kStrided
 };
-inline constexpr std::array<std::string_view, 10> kStrategyNames = {
-    "auto",    "warp",   "registers", "tile",  "block",
-    "cluster", "stream", "columns",   "panel", "strided"};
+inline constexpr std::array<std::string_view, 9> kStrategyNames = {
+    "auto", "warp", "registers", "tile", "block", "cluster", "stream", "panel", "strided"};
 
 constexpr std::optional<Strategy> StrategyNamed(std::string_view name) {
   return Named<Strategy>(kStrategyNames, name);
@@ -158,10 +156,9 @@ struct Plan {
 
 // Where no other source is named, constants come from benchmarks/results/h200-strategies.json.
 
-// A lane keeps at most this much of a row in registers, in the compute type and over all inputs:
-// with twice as much, bf16 backward at 1024 columns fell from 1.02 to 0.82 of the copy limit
-// (H200, 2026-11).
-inline constexpr int kMaxRowBytesPerLane = 128;
+// A lane keeps at most this much of an input's row in registers, in the compute type: with twice as
+// much, bf16 backward at 1024 columns fell from 1.02 to 0.82 of the copy limit (H200, 2026-11).
+inline constexpr int kMaxRowBytesPerLane = 64;
 // Lanes take this many elements each before a row gets more lanes: more loads in flight and fewer
 // steps of the butterfly.
 inline constexpr int kElementsPerLane = 16;
@@ -169,35 +166,34 @@ inline constexpr int kMaxPacksPerLane = 8;
 inline constexpr int kWarpThreads = 128;
 // Lanes with few vectors of a row take as many rows as makes these.
 inline constexpr int kWarpPacks = 2;
-// Blocks that the compiler must leave room for on a multiprocessor, by the bytes of row that a lane
-// holds. Left to itself it takes up to 158 registers in fp32 and 5 blocks' fewer loads in flight:
-// softmax forward at 1024 fp32 columns ran at 0.87 of the copy limit (H200, 2026-11). With more
-// blocks than these, one less for ops that need the elements again after the second sweep, it
-// spills (ptxas 13.0, sm_90).
-constexpr int WarpBlocks(int row_bytes, bool keeps_elements) {
-  return (row_bytes > 64 ? 5 : 8) - keeps_elements;
+// Blocks of `threads` that the compiler must leave room for on a multiprocessor, by the bytes of
+// row that a lane holds. Left to itself it takes up to 158 registers in fp32 and 640 threads' fewer
+// loads in flight: softmax forward at 1024 fp32 columns ran at 0.87 of the copy limit (H200,
+// 2026-11). With more threads than these it spills (ptxas 13.0, sm_90).
+constexpr int BlocksFor(int threads, int row_bytes) {
+  return (row_bytes <= 64 ? 1024 : 640) / threads;
 }
 
-// The most threads of a "registers" block, and how many blocks the compiler leaves room for. Only
-// for ops of one input: two are at the limit from shared memory.
-constexpr int RegistersThreads(int vector) { return vector == 8 ? 256 : 128; }
-constexpr int RegistersBlocks(int vector, bool keeps_elements) {
-  return vector == 8 ? 2 : 5 - keeps_elements;
+// The shortest rows of "registers", whose lanes hold 16 elements, or 32 of longer rows; and the
+// most threads of its blocks. Only for ops of one input: two are at the limit from shared memory.
+inline constexpr int kRegistersColumns = 512;
+constexpr int RegistersThreads(int elements_per_lane) {
+  return elements_per_lane == 16 ? 128 : 256;
 }
 
 inline constexpr int kTileThreads = 128;
 inline constexpr int kTileBytes = 16 * 1024;  // of inputs
-inline constexpr int kTileColumns = 256;      // a lane holds 16 elements, and 16 lanes share a row
-inline constexpr int kTileInterleavedColumns = 512;
+inline constexpr int kTileColumns = 512;      // a lane holds 16 elements
+inline constexpr int kTileInterleavedColumns = 1024;
 inline constexpr int kTileMostBytes = 64 * 1024;
 
 // More threads than 512 are slower in the forward pass at every row length (H200, 2026-11).
 inline constexpr std::array kBlockThreads = {128, 256, 512};
 // Of an input's row, in a block's shared memory: with more, too few blocks are resident to overlap
 // one's arithmetic with another's copies, and clusters are faster.
-inline constexpr int kBlockRowBytes = 72 * 1024;
+inline constexpr int kBlockRowBytes = 112 * 1024;
 
-inline constexpr std::array kClusterThreads = {128, 256};
+inline constexpr int kClusterThreads = 256;
 inline constexpr int kClusterResident = 5;    // blocks that the compiler must leave room for
 inline constexpr int kClusterRegisters = 48;  // what that comes to
 // A block's share of a row, over all inputs: clusters grow to kClusterBlocks to make it the first,
@@ -207,15 +203,14 @@ inline constexpr int kClusterMostShareBytes = 80 * 1024;
 inline constexpr int kClusterBlocks = 8;
 
 inline constexpr int kStreamThreads = 512;
-
-inline constexpr int kColumnsThreads = 128;
-inline constexpr int kColumnsBytes = 8;  // per access
-inline constexpr int kColumnsMost = 24;
+inline constexpr int kStreamResident = 2;
+inline constexpr int kStreamBlocks = 8;  // the most of a cluster
 
 inline constexpr int kPanelThreads = 256;
 inline constexpr int kPanelResident = 2;
 inline constexpr int kPanelBytes = 48 * 1024;
 inline constexpr int kPanelFewestLanes = 4;
+inline constexpr int kPanelShort = 32;  // columns
 
 inline constexpr int kStridedThreads = 256;
 // Threads share a row only where there are too few rows to fill the device, and no more of them
@@ -269,7 +264,7 @@ constexpr Plan Refuse(Plan plan, const char* why) {
 constexpr Plan WarpPlan(const Problem& p, Plan plan) {
   const int64_t packs = PacksPerRow(p);
   const int limit = std::min(
-      kMaxPacksPerLane, kMaxRowBytesPerLane / (ComputeBytes(p.dtype) * plan.vector * p.inputs));
+      kMaxPacksPerLane, kMaxRowBytesPerLane / (ComputeBytes(p.dtype) * plan.vector));
   if (packs > kWarpLanes * limit) return Refuse(plan, "the row does not fit a warp's registers");
   // At least 2 lanes, or 4 where each still has two vectors: fewer read too little at a stretch.
   const int64_t per_lane = std::clamp(kElementsPerLane / plan.vector, 1, std::min(limit, 4));
@@ -288,9 +283,9 @@ constexpr Plan RegistersPlan(const Problem& p, Plan plan) {
     return Refuse(plan, "it takes one aligned input of at most 32 bits an element");
   }
   const int64_t packs = PacksPerRow(p);
-  // Lanes hold 16 elements, or 32 of longer rows.
-  const int threads = RegistersThreads(plan.vector);
-  plan.count_per_lane = plan.vector == 8 || packs <= 4 * threads ? 4 : 8;
+  const int elements = packs * plan.vector <= 16 * RegistersThreads(16) ? 16 : 32;
+  const int threads = elements == 32 && plan.vector == 4 ? 128 : RegistersThreads(elements);
+  plan.count_per_lane = elements / plan.vector;
   if (packs > threads * plan.count_per_lane) {
     return Refuse(plan, "the row does not fit a block's registers");
   }
@@ -310,10 +305,15 @@ constexpr Plan TilePlan(const Problem& p, const Device& device, Plan plan) {
   if (columns > (interleaved ? kTileInterleavedColumns : kTileColumns)) {
     return Refuse(plan, "the row does not fit a few lanes' registers");
   }
-  // A lane holds 9 to 16 elements, all of them if there are no more.
-  plan.lanes_per_row = static_cast<int>(PowerOfTwoFrom(CeilDiv(columns, 16)));
-  const int64_t held = CeilDiv(columns, plan.lanes_per_row);
-  plan.count_per_lane = interleaved ? 16 : static_cast<int>(CeilDiv(held, 4)) * 4;
+  if (interleaved) {
+    plan.count_per_lane = columns <= 8 * kWarpLanes ? 8 : columns <= 16 * kWarpLanes ? 16 : 32;
+    plan.lanes_per_row = static_cast<int>(PowerOfTwoFrom(CeilDiv(columns, plan.count_per_lane)));
+  } else {
+    // 9 to 16, or all of them if there are no more.
+    plan.lanes_per_row = static_cast<int>(PowerOfTwoFrom(CeilDiv(columns, 16)));
+    const int64_t held = CeilDiv(columns, plan.lanes_per_row);
+    plan.count_per_lane = held == 9 || held == 10 ? 10 : static_cast<int>(CeilDiv(held, 4)) * 4;
+  }
   // As many panels as make whole vectors, and about kTileBytes.
   const int64_t panel = columns * p.rows.inner;
   int64_t unit = 1;
@@ -382,7 +382,7 @@ constexpr Plan ClusterPlan(const Problem& p, const Device& device, Plan plan) {
   }
   plan.cluster_blocks = static_cast<int>(blocks);
   plan.shared_bytes = static_cast<int>(share + 2 * kScratchBytes);
-  plan.threads = kClusterThreads[share > kClusterShareBytes];
+  plan.threads = kClusterThreads;
   plan.lanes_per_row = plan.threads * plan.cluster_blocks;
   plan.rows_per_block = 1;
   // The launch starts no more than are resident at a time: a cluster that had to wait for others to
@@ -395,30 +395,21 @@ constexpr Plan ClusterPlan(const Problem& p, const Device& device, Plan plan) {
   return plan;
 }
 
-constexpr Plan StreamPlan(Plan plan) {
-  plan.threads = plan.lanes_per_row = kStreamThreads;
+constexpr Plan StreamPlan(const Problem& p, const Device& device, Plan plan) {
+  plan.threads = kStreamThreads;
+  // Threads take some vectors each before a row gets more blocks.
+  const int64_t wanted = PowerOfTwoFrom(CeilDiv(PacksPerRow(p), kStreamThreads * 16));
+  plan.cluster_blocks =
+      static_cast<int>(std::min<int64_t>(wanted, std::min(kStreamBlocks, device.cluster_blocks)));
+  plan.lanes_per_row = kStreamThreads * plan.cluster_blocks;
   plan.rows_per_block = 1;
-  plan.shared_bytes = kScratchBytes;
+  plan.shared_bytes = 2 * kScratchBytes;
+  const int64_t resident = int64_t{device.multiprocessors} * kStreamResident / plan.cluster_blocks;
+  plan.blocks = std::max<int64_t>(std::min(resident, p.rows.Count()), 1) * plan.cluster_blocks;
   return plan;
 }
 
 // ---- Any axis -----------------------------------------------------------------------------------
-
-constexpr Plan ColumnsPlan(const Problem& p, Plan plan) {
-  plan.vector = kColumnsBytes / SizeOf(p.dtype);
-  if (p.inputs != 1 || p.rows.columns > kColumnsMost) {
-    return Refuse(plan, "it takes one input, and rows of at most 24 elements");
-  }
-  if (!HasFullVectors(p) || p.rows.inner % plan.vector != 0) {
-    return Refuse(plan, "the inner dimension is not whole vectors");
-  }
-  plan.threads = kColumnsThreads;
-  plan.lanes_per_row = 1;
-  plan.count_per_lane = static_cast<int>(CeilDiv(std::max<int64_t>(p.rows.columns, 1), 8)) * 8;
-  plan.rows_per_block = plan.threads * plan.vector;
-  plan.blocks = p.rows.outer * CeilDiv(p.rows.inner, plan.rows_per_block);
-  return plan;
-}
 
 constexpr Plan PanelPlan(const Problem& p, const Device& device, Plan plan) {
   if (!HasFullVectors(p) || p.rows.inner % plan.vector != 0) {
@@ -426,10 +417,16 @@ constexpr Plan PanelPlan(const Problem& p, const Device& device, Plan plan) {
   }
   const int64_t columns = std::max<int64_t>(p.rows.columns, 1);
   int lanes = kWarpLanes;
-  while (lanes > kPanelFewestLanes && columns * lanes * kVectorBytes * p.inputs > kPanelBytes) {
-    lanes /= 2;
+  if (columns <= kPanelShort) {
+    // A single warp needs no barriers; two inputs are more to wait for.
+    if (SizeOf(p.dtype) == 2 || p.inputs > 1) lanes = kWarpLanes / 2;
+    plan.threads = p.inputs > 1 ? 128 : lanes * 2;
+  } else {
+    while (lanes > kPanelFewestLanes && columns * lanes * kVectorBytes * p.inputs > kPanelBytes) {
+      lanes /= 2;
+    }
+    plan.threads = columns * lanes * p.inputs <= 1024 ? kPanelThreads / 2 : kPanelThreads;
   }
-  plan.threads = columns * lanes * p.inputs <= 1024 ? kPanelThreads / 2 : kPanelThreads;
   const int slices = plan.threads / lanes;
   const int64_t places = CeilDiv(columns, slices) * plan.threads;
   // A statistic, at most three compute values, of every row and warp.
@@ -465,8 +462,6 @@ constexpr Plan Forced(const Problem& p, const Device& device, Strategy strategy,
   switch (strategy) {
     case Strategy::kTile:
       return TilePlan(p, device, plan);
-    case Strategy::kColumns:
-      return ColumnsPlan(p, plan);
     case Strategy::kPanel:
       return PanelPlan(p, device, plan);
     case Strategy::kStrided:
@@ -485,7 +480,7 @@ constexpr Plan Forced(const Problem& p, const Device& device, Strategy strategy,
     case Strategy::kCluster:
       return ClusterPlan(p, device, plan);
     default:
-      return StreamPlan(plan);
+      return StreamPlan(p, device, plan);
   }
 }
 
@@ -494,14 +489,16 @@ constexpr std::array<Strategy, 5> Preferred(const Problem& p, const Device& devi
   using enum Strategy;
   if (p.rows.inner > 1) {
     const bool wide = p.rows.inner * SizeOf(p.dtype) >= kPanelFewestLanes * kVectorBytes;
-    if (wide && p.rows.inner % VectorOf(p) == 0) return {kColumns, kPanel, kTile, kStrided};
-    return {kTile, kPanel, kColumns, kStrided};
+    if (wide && p.rows.inner % VectorOf(p) == 0) return {kPanel, kTile, kStrided};
+    return {kTile, kPanel, kStrided};
   }
   const bool fits = RowBytes(p) <= int64_t{kBlockRowBytes} * p.inputs || device.cluster_blocks < 2;
   const Strategy shared = fits ? kBlock : kCluster;
-  if (IsMasked(p) && p.rows.columns <= kTileColumns)
+  if (IsMasked(p) && p.rows.columns <= kTileColumns) {
     return {kTile, kWarp, kRegisters, shared, kStream};
-  return {kWarp, kRegisters, shared, kBlock, kStream};
+  }
+  if (p.rows.columns > kRegistersColumns) return {kRegisters, kWarp, shared, kBlock, kStream};
+  return {kWarp, shared, kBlock, kStream};
 }
 
 // The plan for `requested`, or for the best strategy if that is kAuto; see Plan::refusal.

@@ -10,18 +10,24 @@
 
 namespace jax_softmax::JS_ISA {
 
-// Sums pairwise: the rounding error grows with log2(kCount), not with kCount.
+// Sums the first kLeft pairwise: the rounding error grows with log2(kLeft), not with kLeft.
+template <int kLeft, typename T, int kCount>
+JS_HD T PairwiseSumOf(T (&x)[kCount]) {
+  if constexpr (kLeft == 1) {
+    return x[0];
+  } else {
+    JS_UNROLL
+    for (int i = 0; i < kLeft / 2; ++i) x[i] += x[kLeft - 1 - i];
+    return PairwiseSumOf<kLeft - kLeft / 2>(x);
+  }
+}
+
 template <typename T, int kCount>
 JS_HD T PairwiseSum(const T (&x)[kCount]) {
   T partial[kCount];
   JS_UNROLL
   for (int i = 0; i < kCount; ++i) partial[i] = x[i];
-  JS_UNROLL
-  for (int left = kCount; left > 1; left -= left / 2) {
-    JS_UNROLL
-    for (int i = 0; i < left / 2; ++i) partial[i] += partial[left - 1 - i];
-  }
-  return partial[0];
+  return PairwiseSumOf<kCount>(partial);
 }
 
 // The terms of a few elements, for a statistic to take in.
@@ -89,7 +95,7 @@ struct Sum {
     if constexpr (M::kExact) {
       Fold(PairwiseSum(terms.x));
     } else {
-      // A lane adds too few of these for 16 bits to show it.
+      // No lane adds so many of these that 16 bits would show it.
       high += PairwiseSum(terms.x);
     }
   }

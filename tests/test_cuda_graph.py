@@ -14,11 +14,11 @@ CALLS = 8  # XLA starts a graph at five consecutive operations it can capture
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", ["softmax", "log_softmax"])
-@pytest.mark.parametrize("strategy", ["auto", "warp", "block", "stream", "strided"])
+@pytest.mark.parametrize("strategy", ["auto", *CUDA_STRATEGIES])
 def test_consecutive_calls_run_as_a_graph(name, strategy):
     module = native_module("cuda")
     implementation = "cuda" if strategy == "auto" else f"cuda:{strategy}"
-    axis = 0 if strategy == "strided" else 1
+    axis = axis_of(strategy)
 
     @jax.jit
     def chain(x):

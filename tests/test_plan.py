@@ -55,8 +55,12 @@ def test_strategies_follow_each_other_as_rows_get_longer(op, dtype, offset, devi
     expected = ["warp", "block", "cluster", "stream"]
     if op in FORWARD and dtype.itemsize < 8:
         expected.insert(1, "registers")
+        if offset:
+            expected.remove("warp")  # the tile's rows end where registers' begin
     if offset and dtype.itemsize < 8:
         expected.insert(0, "tile")
+        if "warp" in expected:
+            expected.remove("warp")
     if device != "H200":
         expected.remove("cluster")
     assert [s for s, _ in itertools.groupby(chosen)] == expected
@@ -68,9 +72,7 @@ def test_rows_along_another_axis_are_not_moved(op, device):
     def chosen(shape, axis):
         return plan(shape, "bfloat16", axis, op, device=device).strategy
 
-    short = "columns" if op in FORWARD else "panel"
-    assert chosen((32, 21, 512, 512), 1) == short
-    assert chosen((64, 256, 1024), 1) == "panel"
+    assert chosen((32, 21, 512, 512), 1) == chosen((64, 128, 1024), 1) == "panel"
     for inner in (2, 8, 33):  # too few side by side, or no whole vectors
         assert chosen((1000, 64, inner), 1) == "tile"
     assert chosen((3, 100_000, 7), 1) == "strided"

@@ -16,11 +16,10 @@ STRATEGIES = {
     "block": (1, 1000, 4097, 14000),
     "cluster": (5, 30001, 32768),
     "stream": (7, 4099),
-    "columns": (9, 21),
     "panel": (9, 65, 700),
     "strided": (9, 65),
 }
-ALONG_AXIS_0 = ("columns", "panel", "strided")
+ALONG_AXIS_0 = ("panel", "strided")
 # Those of the operand and of the result.
 PAIRS = [(d, d) for d in ("float32", "float64", "float16", "bfloat16")]
 PAIRS += [(a, b) for d in ("float16", "bfloat16") for a, b in ((d, "float32"), ("float32", d))]

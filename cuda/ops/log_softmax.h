@@ -24,14 +24,17 @@ struct LogSoftmax {
     return second;
   }
 
+  JS_HD static constexpr bool SweepsNeed(int) { return true; }
   JS_HD static T Absent(int) { return First{}.value; }
 
   JS_HD T FirstTerm(Element<T, 1> e) const { return e[0]; }
   // In a row of -inf so far, shift by zero: -inf - -inf would be NaN.
   JS_HD T Pivot(First max) const { return max.value == First{}.value ? T{} : max.value; }
   JS_HD typename Second::Term SecondTerm(Element<T, 1> e, T pivot) const {
-    const T tie = e[0] == pivot ? T{} + 1 : T{};
-    return {M::ExpOfDifference(e[0], pivot) - tie, tie};
+    const T term = M::ExpOfDifference(e[0], pivot);
+    const auto is_max = e[0] == pivot;
+    // A maximum's term is 1, or NaN where the maximum is +inf.
+    return {is_max ? T{} : term, is_max ? term : T{}};
   }
   JS_HD void Rescale(Second& sum, First from, First to) const {
     const auto unmoved = from.value == to.value;

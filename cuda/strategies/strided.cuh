@@ -9,6 +9,8 @@ namespace jax_softmax::JS_ISA {
 
 // Elements folded into the online statistics at a time.
 inline constexpr int kStridedFold = 4;
+// Elements of a part.
+inline constexpr int kStridedPart = 256;
 
 template <typename Op, typename Load, typename Store>
 __global__ void __launch_bounds__(kStridedThreads, 1)
@@ -29,14 +31,20 @@ __global__ void __launch_bounds__(kStridedThreads, 1)
     const int64_t base = row / rows.inner * rows.columns * rows.inner + row % rows.inner;
 
     Partial<Op> total;
-    for (int64_t c = slice; c < columns; c += slices * kStridedFold) {
-      Element<typename Op::T, Op::kInputs> e[1][kStridedFold];
+    // A thread may add a whole long row: in parts, whose sums are then merged exactly.
+    for (int64_t begin = slice; begin < columns; begin += slices * kStridedPart) {
+      const int64_t end = min(begin + slices * kStridedPart, columns);
+      Partial<Op> part;
+      for (int64_t c = begin; c < end; c += slices * kStridedFold) {
+        Element<typename Op::T, Op::kInputs> e[1][kStridedFold];
 #pragma unroll
-      for (int i = 0; i < kStridedFold; ++i) {
-        const int64_t column = c + i * slices;
-        e[0][i] = column < columns ? load.At(base + column * rows.inner) : Load::Absent();
+        for (int i = 0; i < kStridedFold; ++i) {
+          const int64_t column = c + i * slices;
+          e[0][i] = column < end ? load.At(base + column * rows.inner) : Load::Absent();
+        }
+        AddOnline(op, part, e);
       }
-      AddOnline(op, total, e);
+      Merge(op, total, part);
     }
     if (slices > 1) {
       parts[threadIdx.x] = total;

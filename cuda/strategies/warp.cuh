@@ -9,9 +9,8 @@ namespace jax_softmax::JS_ISA {
 template <typename Op, typename Load, typename Store, int kVector, bool kWhole, int kPacks,
           int kRows>
 __global__ void __launch_bounds__(kWarpThreads,
-                                  WarpBlocks(kVector * kPacks * kRows * sizeof(typename Op::T) *
-                                                 Op::kInputs,
-                                             Op::kSweeps == 2 && !kFinishesFromTerm<Op>))
+                                  BlocksFor(kWarpThreads, kVector * kPacks * kRows *
+                                                              sizeof(typename Op::T) * Op::kInputs))
     WarpKernel(Op op, Load load, Store store, Rows rows, int log2_lanes) {
   const int lanes = 1 << log2_lanes;
   const int groups = kWarpThreads >> log2_lanes;
