@@ -1,58 +1,57 @@
-// Every op, dtype and strategy for one instruction set: the build compiles this file once per set,
-// with JS_ISA (its namespace) and JS_SIMD_BYTES defined.
+// Every op, pair of element types and strategy for one instruction set: the build compiles this
+// file once per set, with JS_ISA (its namespace) and JS_SIMD_BYTES defined.
 #include "kernels.h"
 
 #include "../cuda/ops/all.h"
-#include "rows.h"
+#include "lanes.h"
+#include "row.h"
+#include "strided.h"
 
 namespace jax_softmax::JS_ISA {
 
 namespace {
 
-template <template <typename> class OpOf, typename Io, cpu::Strategy kStrategy>
-void Run(const void* const* inputs, void* output, const Rows& rows, int64_t begin, int64_t end) {
-  using M = typename IoTraits<Io>::Math;
-  using Op = OpOf<M>;
-  Operands<Op, Io> operands;
-  for (int i = 0; i < Op::kInputs; ++i) operands.inputs[i] = static_cast<const Io*>(inputs[i]);
-  operands.output = static_cast<Io*>(output);
-  if constexpr (kStrategy == cpu::Strategy::kRow) {
-    RowStrategy<Op, M>(operands, rows, begin, end);
-  } else {
-    LanesStrategy<Op, M>(operands, rows, begin, end);
+template <template <typename> class OpOf, typename In, typename Out>
+cpu::Kernel ForTypes(cpu::Strategy strategy) {
+  using Op = OpOf<typename MathFor<Out>::Type>;
+  switch (strategy) {
+    case cpu::Strategy::kRow:
+      return {RunRows<Op, In, Out>};
+    case cpu::Strategy::kSlices:
+      return {FinishSlices<Op, In, Out>, ReduceSlices<Op, In, Out>, MergeSlices<Op>};
+    case cpu::Strategy::kLanes:
+      return {RunLanes<Op, In, Out>};
+    case cpu::Strategy::kStrided:
+      return {RunStrided<Op, In, Out>};
+    case cpu::Strategy::kAuto:
+      break;
   }
-}
-
-template <template <typename> class OpOf, typename Io>
-cpu::Kernel ForStrategy(cpu::Strategy strategy) {
-  return strategy == cpu::Strategy::kRow ? Run<OpOf, Io, cpu::Strategy::kRow>
-                                         : Run<OpOf, Io, cpu::Strategy::kLanes>;
+  return {};
 }
 
 template <template <typename> class OpOf>
-cpu::Kernel ForType(DataType dtype, cpu::Strategy strategy) {
-  switch (dtype) {
-    case DataType::kF32:
-      return ForStrategy<OpOf, float>(strategy);
-    case DataType::kF64:
-      return ForStrategy<OpOf, double>(strategy);
-    case DataType::kF16:
-      return ForStrategy<OpOf, Half>(strategy);
-    case DataType::kBF16:
-      return ForStrategy<OpOf, BFloat16>(strategy);
-  }
-  return nullptr;
+cpu::Kernel ForOp(DataType in, DataType out, cpu::Strategy strategy) {
+  using enum DataType;
+  if (in == kF32 && out == kF32) return ForTypes<OpOf, float, float>(strategy);
+  if (in == kF64 && out == kF64) return ForTypes<OpOf, double, double>(strategy);
+  if (in == kF16 && out == kF16) return ForTypes<OpOf, Half, Half>(strategy);
+  if (in == kBF16 && out == kBF16) return ForTypes<OpOf, BFloat16, BFloat16>(strategy);
+  if (in == kF32 && out == kF16) return ForTypes<OpOf, float, Half>(strategy);
+  if (in == kF32 && out == kBF16) return ForTypes<OpOf, float, BFloat16>(strategy);
+  if (in == kF16 && out == kF32) return ForTypes<OpOf, Half, float>(strategy);
+  if (in == kBF16 && out == kF32) return ForTypes<OpOf, BFloat16, float>(strategy);
+  return {};
 }
 
-cpu::Kernel Find(OpKind op, DataType dtype, cpu::Strategy strategy) {
+cpu::Kernel Find(OpKind op, DataType in, DataType out, cpu::Strategy strategy) {
   switch (op) {
 #define JS_CASE(name, Op, inputs) \
   case OpKind::k##Op:             \
-    return ForType<Op>(dtype, strategy);
+    return ForOp<Op>(in, out, strategy);
     JS_FOR_EACH_OP(JS_CASE)
 #undef JS_CASE
   }
-  return nullptr;
+  return {};
 }
 
 }  // namespace
