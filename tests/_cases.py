@@ -9,6 +9,8 @@ import jax_softmax
 
 SMALL = (0, 1, 2, 3, 5, 8, 15, 16, 17, 31, 33, 127, 257)
 LARGE = {"cpu": 50_257, "cuda": 262_147}
+# Where a kernel goes another way under the same plan: CPU rows are a block of 4096 columns, or more.
+WITHIN_A_PLAN = {"cpu": (255, 256, 257, 2049, 4095, 4096, 4097), "cuda": ()}
 ROWS = 21  # one full vector of lanes in any CPU instruction set, and a remainder
 INNER = (1, 2, 3, 8, 33)
 INNER_LENGTHS = (1, 2, 21, 64, 257)
@@ -58,9 +60,11 @@ def problems(op: str, dtype, implementation: str) -> list[tuple[tuple[int, ...],
             ((3, 21, 2), 1),
             ((7, 50_257), 1),
         ]
-    last = [((ROWS, n), 1) for n in (*SMALL, *_around_limits(op, dtype, implementation))]
+    backend = implementation.partition(":")[0]
+    lengths = {*SMALL, *_around_limits(op, dtype, implementation), *WITHIN_A_PLAN[backend]}
+    last = [((ROWS, n), 1) for n in sorted(lengths)]
     inner = [((3, n, i), 1) for i in INNER for n in INNER_LENGTHS]
-    few = [((7, LARGE[implementation.partition(":")[0]]), 1)]
+    few = [((7, LARGE[backend]), 1)]
     many = [((5003, 17), 1), ((1009, 9, 3), 1)]
     found = [
         (shape, axis)
