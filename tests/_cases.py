@@ -9,7 +9,7 @@ import jax_softmax
 
 SMALL = (0, 1, 2, 3, 5, 8, 15, 16, 17, 31, 33, 127, 257)
 LARGE = {"cpu": 50_257, "cuda": 262_147}
-# Where a kernel goes another way under the same plan: CPU rows are a block of 4096 columns, or more.
+# Where a kernel goes another way under the same plan: a CPU block is 4096 columns.
 WITHIN_A_PLAN = {"cpu": (255, 256, 257, 2049, 4095, 4096, 4097), "cuda": ()}
 ROWS = 21  # one full vector of lanes in any CPU instruction set, and a remainder
 INNER = (1, 2, 3, 8, 33)
