@@ -33,7 +33,8 @@ const KernelTable& Widest() {
       __builtin_cpu_supports("avx512vl")) {
     return avx512::kTable;
   }
-  if (allowed("avx2") && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
+  if (allowed("avx2") && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+      __builtin_cpu_supports("f16c")) {
     return avx2::kTable;
   }
 #endif

@@ -1,10 +1,13 @@
 // The XLA FFI handlers on the CPU: decode, check, plan, run over the thread pool.
 #include "../cuda/ffi.h"
 
+#include <algorithm>
 #include <string>
+#include <vector>
 
 #include "../cuda/decode.h"
 #include "kernels.h"
+#include "pages.h"
 #include "parallel.h"
 
 namespace jax_softmax {
@@ -23,19 +26,30 @@ ffi::Error Run(OpKind op, ffi::ThreadPool pool, ffi::RemainingArgs args,
 
   const std::optional<cpu::Strategy> requested = cpu::StrategyNamed(strategy);
   if (!requested) return Invalid(op, "no strategy is called '" + std::string(strategy) + "'");
-  const cpu::Plan plan = cpu::ChoosePlan(problem, *requested);
+  const cpu::Plan plan = cpu::ChoosePlan(problem, cpu::Kernels().vector_bytes, *requested);
   if (plan.refusal != nullptr) {
     return Invalid(op, "strategy '" + std::string(strategy) + "' cannot run this: " + plan.refusal);
   }
 
   const cpu::Kernel kernel =
       cpu::Kernels().find(op, problem.dtype, problem.out_dtype, plan.strategy);
-  const int64_t count = problem.rows.Count();
-  cpu::ParallelFor(pool, plan.chunks, [&](int64_t chunk) {
-    const int64_t begin = chunk * plan.rows_per_chunk;
-    kernel(operands->inputs, operands->output, problem.rows, begin,
-           std::min(begin + plan.rows_per_chunk, count));
-  });
+  cpu::Call call{{}, operands->output, problem.rows, nullptr};
+  std::copy_n(operands->inputs, problem.inputs, call.inputs);
+  const auto run = [&](cpu::Kernel::Part part) {
+    cpu::ParallelFor(pool, plan.chunks, [&](int64_t chunk) {
+      const int64_t begin = chunk * plan.units_per_chunk;
+      part(call, begin, std::min(begin + plan.units_per_chunk, plan.units));
+    });
+  };
+  std::vector<std::byte> partials;
+  if (kernel.reduce != nullptr) {
+    partials.resize(plan.units * cpu::kPartialBytes);
+    call.partials = partials.data();
+    run(kernel.reduce);
+    kernel.merge(call, 0, problem.rows.outer);
+  }
+  cpu::AdviseHugePages(call.output, problem.rows.Elements() * SizeOf(problem.out_dtype));
+  run(kernel.run);
   return ffi::Error::Success();
 }
 

@@ -1,13 +1,33 @@
-// Every op, pair of types and strategy for one instruction set: the build compiles this file once
-// per set, with JS_ISA (its namespace) and JS_SIMD_BYTES defined.
+// Every op, pair of element types and strategy for one instruction set: the build compiles this
+// file once per set, with JS_ISA (its namespace) and JS_SIMD_BYTES defined.
 #include "kernels.h"
 
 #include "../cuda/ops/all.h"
-#include "rows.h"
+#include "lanes.h"
+#include "row.h"
+#include "strided.h"
 
 namespace jax_softmax::JS_ISA {
 
 namespace {
+
+template <template <typename> class OpOf, typename In, typename Out>
+cpu::Kernel ForTypes(cpu::Strategy strategy) {
+  using Op = OpOf<typename MathFor<Out>::Type>;
+  switch (strategy) {
+    case cpu::Strategy::kRow:
+      return {RunRows<Op, In, Out>};
+    case cpu::Strategy::kSlices:
+      return {FinishSlices<Op, In, Out>, ReduceSlices<Op, In, Out>, MergeSlices<Op>};
+    case cpu::Strategy::kLanes:
+      return {RunLanes<Op, In, Out>};
+    case cpu::Strategy::kStrided:
+      return {RunStrided<Op, In, Out>};
+    case cpu::Strategy::kAuto:
+      break;
+  }
+  return {};
+}
 
 template <DataType kType>
 struct MemoryTypeOf;
@@ -27,49 +47,28 @@ template <>
 struct MemoryTypeOf<DataType::kBF16> {
   using Type = BFloat16;
 };
-
-template <template <typename> class OpOf, typename In, typename Out, cpu::Strategy kStrategy>
-void Run(const void* const* inputs, void* output, const Rows& rows, int64_t begin, int64_t end) {
-  using M = typename IoTraits<Out>::Math;
-  using Op = OpOf<M>;
-  Operands<Op, In, Out> operands;
-  for (int i = 0; i < Op::kInputs; ++i) operands.inputs[i] = static_cast<const In*>(inputs[i]);
-  operands.output = static_cast<Out*>(output);
-  if constexpr (kStrategy == cpu::Strategy::kRow) {
-    RowStrategy<Op, M>(operands, rows, begin, end);
-  } else {
-    LanesStrategy<Op, M>(operands, rows, begin, end);
-  }
-}
-
-template <template <typename> class OpOf, DataType kIn, DataType kOut>
-cpu::Kernel ForStrategy(cpu::Strategy strategy) {
-  using In = typename MemoryTypeOf<kIn>::Type;
-  using Out = typename MemoryTypeOf<kOut>::Type;
-  return strategy == cpu::Strategy::kRow ? Run<OpOf, In, Out, cpu::Strategy::kRow>
-                                         : Run<OpOf, In, Out, cpu::Strategy::kLanes>;
-}
+template <DataType kType>
+using MemoryType = typename MemoryTypeOf<kType>::Type;
 
 template <template <typename> class OpOf>
-cpu::Kernel ForTypes(TypePair types, cpu::Strategy strategy) {
-#define JS_FIND(in, out, context)                                          \
-  if (types == TypePair{DataType::k##in, DataType::k##out}) {              \
-    return ForStrategy<OpOf, DataType::k##in, DataType::k##out>(strategy); \
-  }
-  JS_FOR_EACH_TYPE_PAIR(JS_FIND, )
-#undef JS_FIND
-  return nullptr;
+cpu::Kernel ForOp(TypePair types, cpu::Strategy strategy) {
+#define JS_CASE(in, out, context)                           \
+  if (types == TypePair{DataType::k##in, DataType::k##out}) \
+    return ForTypes<OpOf, MemoryType<DataType::k##in>, MemoryType<DataType::k##out>>(strategy);
+  JS_FOR_EACH_TYPE_PAIR(JS_CASE, )
+#undef JS_CASE
+  return {};
 }
 
 cpu::Kernel Find(OpKind op, DataType in, DataType out, cpu::Strategy strategy) {
   switch (op) {
 #define JS_CASE(name, Op, inputs) \
   case OpKind::k##Op:             \
-    return ForTypes<Op>({in, out}, strategy);
+    return ForOp<Op>({in, out}, strategy);
     JS_FOR_EACH_OP(JS_CASE)
 #undef JS_CASE
   }
-  return nullptr;
+  return {};
 }
 
 }  // namespace

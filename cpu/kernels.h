@@ -1,15 +1,32 @@
 // The compiled CPU kernels, for the instruction set at hand.
 #pragma once
 
+#include <cstddef>
 #include <string_view>
 
 #include "plan.h"
 
 namespace jax_softmax::cpu {
 
-// Runs rows `begin` to `end`.
-using Kernel = void (*)(const void* const* inputs, void* output, const Rows& rows, int64_t begin,
-                        int64_t end);
+// Space for what a slice of a row is reduced to, in any instruction set.
+inline constexpr int kPartialBytes = 256;
+
+// What kernels work on.
+struct Call {
+  const void* inputs[kMaxInputs];
+  void* output;
+  Rows rows;
+  std::byte* partials;  // kPartialBytes for each slice of each row, where the plan has slices
+};
+
+// The parts of a call: `run` takes units of the plan. Where `reduce` is not null it goes first,
+// over all units, and then `merge`, over all rows.
+struct Kernel {
+  using Part = void (*)(const Call& call, int64_t begin, int64_t end);
+  Part run = nullptr;
+  Part reduce = nullptr;
+  Part merge = nullptr;
+};
 
 struct KernelTable {
   std::string_view isa;

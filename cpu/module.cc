@@ -43,9 +43,10 @@ nb::dict CpuPlan(const std::string& op, const std::vector<int64_t>& shape, int64
   const Problem problem = ProblemOf(op, shape, axis, dtype, out_dtype, batch_invariant);
   const std::optional<cpu::Strategy> requested = cpu::StrategyNamed(strategy);
   if (!requested) ThrowUnknownStrategy(strategy, Listed(cpu::kStrategyNames));
-  const cpu::Plan plan = cpu::ChoosePlan(problem, *requested);
+  const cpu::Plan plan = cpu::ChoosePlan(problem, cpu::Kernels().vector_bytes, *requested);
   if (plan.refusal != nullptr) ThrowRefusal(strategy, plan.refusal);
-  const bool along_row = plan.strategy == cpu::Strategy::kRow;
+  const bool along_row =
+      plan.strategy == cpu::Strategy::kRow || plan.strategy == cpu::Strategy::kSlices;
   nb::dict facts;
   facts["strategy"] = std::string(cpu::kStrategyNames[static_cast<int>(plan.strategy)]);
   facts["threads"] = 1;
@@ -53,7 +54,7 @@ nb::dict CpuPlan(const std::string& op, const std::vector<int64_t>& shape, int64
   facts["cluster_blocks"] = 1;
   facts["lanes_per_row"] =
       along_row ? cpu::Kernels().vector_bytes / ComputeBytes(problem.dtype) : 1;
-  facts["rows_per_block"] = plan.rows_per_chunk;
+  facts["rows_per_block"] = plan.RowsPerChunk(problem.rows);
   facts["vector_bytes"] =
       cpu::Kernels().vector_bytes / ComputeBytes(problem.dtype) * SizeOf(problem.dtype);
   facts["shared_bytes"] = 0;

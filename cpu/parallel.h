@@ -20,11 +20,19 @@ void ParallelFor(xla::ffi::ThreadPool& pool, int64_t chunks, const Work& work) {
     std::atomic<int64_t> next{0};
     std::atomic<int64_t> done{0};
     int64_t chunks;
+    int64_t threads;
     const Work* work;  // outlives every claimed chunk, not a helper that comes too late
+
+    // The claimth of all chunks: those claimed one after another, by different threads, lie far
+    // apart. As neighbours they would meet on new pages, which one thread at a time can clear.
+    int64_t Chunk(int64_t claim) const {
+      const int64_t part = claim % threads;
+      return chunks / threads * part + std::min(part, chunks % threads) + claim / threads;
+    }
 
     void Help() {
       for (int64_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < chunks;) {
-        (*work)(i);
+        (*work)(Chunk(i));
         if (done.fetch_add(1, std::memory_order_acq_rel) + 1 == chunks) done.notify_all();
       }
     }
@@ -36,6 +44,7 @@ void ParallelFor(xla::ffi::ThreadPool& pool, int64_t chunks, const Work& work) {
   }
   const auto shared = std::make_shared<Shared>();
   shared->chunks = chunks;
+  shared->threads = helpers + 1;
   shared->work = &work;
   for (int64_t i = 0; i < helpers; ++i) pool.Schedule([shared] { shared->Help(); });
   shared->Help();

@@ -5,44 +5,107 @@
 
 namespace jax_softmax::cpu {
 
-enum class Strategy { kAuto, kRow, kLanes };
-inline constexpr std::array<std::string_view, 3> kStrategyNames = {"auto", "row", "lanes"};
+enum class Strategy { kAuto, kRow, kSlices, kLanes, kStrided };
+inline constexpr std::array<std::string_view, 5> kStrategyNames = {"auto", "row", "slices", "lanes",
+                                                                   "strided"};
 
 constexpr std::optional<Strategy> StrategyNamed(std::string_view name) {
   return Named<Strategy>(kStrategyNames, name);
 }
 
+// The work is a number of units, handed out in chunks: rows (row), slices of rows (slices), indices
+// of the dimensions before the axis (lanes), or ranks of rows side by side (strided).
 struct Plan {
   Strategy strategy = Strategy::kAuto;
-  int64_t rows_per_chunk = 1;
+  int64_t units = 0;
+  int64_t units_per_chunk = 1;
   int64_t chunks = 0;
   int64_t bytes_moved = 0;
   const char* refusal = nullptr;
+
+  // Rows that a chunk has a part in.
+  constexpr int64_t RowsPerChunk(const Rows& rows) const {
+    return std::max<int64_t>(units_per_chunk * rows.Count() / std::max<int64_t>(units, 1), 1);
+  }
 };
 
 // Below this many columns a row does not fill a few vectors, and lanes take rows instead.
-inline constexpr int64_t kShortRow = 32;
+inline constexpr int64_t kShortRow = 48;
+// Threads share rows of two slices and more where there are fewer rows than this.
+inline constexpr int64_t kFewRows = 64;
+inline constexpr int64_t kSliceElements = 16384;
+// Dimensions after the axis that lanes take along.
+inline constexpr int64_t kMostInner = 16;
+// Rows side by side in a unit of strided: so many that memory is read in long stretches, but fewer
+// where that leaves few units. Whole vectors in any instruction set and type.
+inline constexpr int64_t kMostRanked = 512;
+inline constexpr int64_t kFewestRanked = 128;
+inline constexpr int64_t kFewUnits = 16;
 // Enough work that handing a chunk to another thread is worth it.
 inline constexpr int64_t kChunkElements = 16384;
 // Chunks of lanes' rows are whole groups at every vector width.
-inline constexpr int64_t kRowGroup = 64;
+inline constexpr int64_t kRowGroup = 16;
 
-constexpr Plan ChoosePlan(const Problem& p, Strategy requested) {
+constexpr int64_t SlicesPerRow(const Rows& rows) {
+  return CeilDiv(rows.columns * rows.inner, kSliceElements);
+}
+
+constexpr int64_t RowsPerRank(const Rows& rows) {
+  int64_t ranked = kMostRanked;
+  while (ranked > kFewestRanked && rows.outer * CeilDiv(rows.inner, ranked) < kFewUnits) {
+    ranked /= 2;
+  }
+  return ranked;
+}
+
+// Whether vectors may run along rows that lie interleaved, as they do along one row.
+constexpr bool AlongRows(const Rows& rows, int lanes) {
+  return rows.inner <= lanes && (rows.inner & (rows.inner - 1)) == 0;
+}
+
+constexpr Strategy Best(const Problem& p, int lanes) {
+  const Rows& rows = p.rows;
+  const int64_t length = rows.columns * rows.inner;
+  if (AlongRows(rows, lanes) && length >= kShortRow) {
+    // Merged slices round differently, so that a row's bits would depend on the number of rows.
+    const bool slices = !p.batch_invariant && rows.outer < kFewRows && length >= 2 * kSliceElements;
+    return slices ? Strategy::kSlices : Strategy::kRow;
+  }
+  if (rows.inner == 1) return Strategy::kLanes;
+  const bool lanes_fill = rows.inner <= kMostInner && rows.outer >= kRowGroup;
+  return lanes_fill ? Strategy::kLanes : Strategy::kStrided;
+}
+
+// `vector_bytes`: how wide the vectors of the instruction set are.
+constexpr Plan ChoosePlan(const Problem& p, int vector_bytes, Strategy requested) {
   Plan plan;
-  const bool contiguous = p.rows.inner == 1;
-  plan.strategy = requested;
-  if (requested == Strategy::kAuto) {
-    plan.strategy = contiguous && p.rows.columns >= kShortRow ? Strategy::kRow : Strategy::kLanes;
-  }
-  if (plan.strategy == Strategy::kRow && !contiguous) {
-    plan.refusal = "it takes rows that are contiguous in memory";
-    return plan;
-  }
-  const int64_t unit = plan.strategy == Strategy::kRow ? 1 : kRowGroup;
-  const int64_t wanted = CeilDiv(kChunkElements, std::max<int64_t>(p.rows.columns, 1));
-  plan.rows_per_chunk = CeilDiv(wanted, unit) * unit;
-  plan.chunks = CeilDiv(p.rows.Count(), plan.rows_per_chunk);
+  const Rows& rows = p.rows;
+  const int lanes = vector_bytes / ComputeBytes(p.dtype);
+  plan.strategy = requested == Strategy::kAuto ? Best(p, lanes) : requested;
   plan.bytes_moved = p.BytesMoved();
+  plan.units = rows.outer;
+  int64_t unit_elements = rows.columns * rows.inner;
+  int64_t group = 1;
+  switch (plan.strategy) {
+    case Strategy::kRow:
+      if (!AlongRows(rows, lanes)) plan.refusal = "it takes rows that are contiguous in memory";
+      break;
+    case Strategy::kSlices:
+      if (!AlongRows(rows, lanes)) plan.refusal = "it takes rows that are contiguous in memory";
+      plan.units *= SlicesPerRow(rows);
+      unit_elements = std::min(unit_elements, kSliceElements);
+      break;
+    case Strategy::kLanes:
+      if (rows.inner > kMostInner) plan.refusal = "too many elements follow the axis";
+      group = kRowGroup;
+      break;
+    default:
+      plan.units *= CeilDiv(rows.inner, RowsPerRank(rows));
+      unit_elements = rows.columns * std::min(rows.inner, RowsPerRank(rows));
+  }
+  const int64_t wanted = CeilDiv(kChunkElements, std::max<int64_t>(unit_elements, 1));
+  plan.units_per_chunk = CeilDiv(wanted, group) * group;
+  plan.chunks = CeilDiv(plan.units, plan.units_per_chunk);
   return plan;
 }
 

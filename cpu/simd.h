@@ -1,11 +1,15 @@
-// The arithmetic that ops are written in, on the CPU: vectors of the compiler's own kind, a
-// branch-free exponential and logarithm, and conversions to and from memory.
+// The arithmetic that ops are written in, on the CPU: vectors of the compiler's own kind, with a
+// branch-free exponential and logarithm.
 #pragma once
 
 #include <bit>
 #include <cstdint>
 #include <cstring>
+#include <iterator>
 #include <limits>
+#ifdef __AVX2__
+#include <immintrin.h>
+#endif
 
 #include "../cuda/common.h"
 
@@ -19,10 +23,12 @@ struct VectorOf {
   typedef S Type __attribute__((vector_size(kSimdBytes)));
 };
 
-template <typename S>
+// exp(r) for |r| <= log(2) / 2 is the polynomial with the coefficients kExp, lowest power first.
+// Those of float are minimax in the relative error, 1 + r given: exp(0) must be 1.
+template <typename S, bool kExact>
 struct FormatOf;
 template <>
-struct FormatOf<float> {
+struct FormatOf<float, true> {
   using Bits = int32_t;
   static constexpr int kFraction = 23;
   static constexpr int kBias = 127;
@@ -30,17 +36,39 @@ struct FormatOf<float> {
   static constexpr float kLn2High = 0x1.62e4p-1f;
   static constexpr float kLn2Low = 0x1.7f7d1cp-20f;
   static constexpr float kSmallestLog = -87.33654f;  // of a normal number
-  static constexpr int kExpTerms = 7;                // 0.35^8 / 8! is under 2^-27
+  // Off by 2^-28.
+  static constexpr float kExp[] = {
+      1, 1, 0x1.fffffcp-2f, 0x1.555492p-3f, 0x1.5558f2p-5f, 0x1.123a0ap-7f, 0x1.6a23f2p-10f};
 };
 template <>
-struct FormatOf<double> {
+struct FormatOf<float, false> : FormatOf<float, true> {
+  // Off by 2^-23.
+  static constexpr float kExp[] = {
+      1, 1, 0x1.fffdfcp-2f, 0x1.5557bp-3f, 0x1.572a44p-5f, 0x1.10625ep-7f};
+};
+template <>
+struct FormatOf<double, true> {
   using Bits = int64_t;
   static constexpr int kFraction = 52;
   static constexpr int kBias = 1023;
   static constexpr double kLn2High = 0x1.62e42feep-1;
   static constexpr double kLn2Low = 0x1.a39ef35793c76p-33;
   static constexpr double kSmallestLog = -708.3964185322641;
-  static constexpr int kExpTerms = 13;  // 0.35^14 / 14! is under 2^-57
+  // The Taylor series: 0.35^14 / 14! is under 2^-57.
+  static constexpr double kExp[] = {1,
+                                    1,
+                                    1. / 2,
+                                    1. / 6,
+                                    1. / 24,
+                                    1. / 120,
+                                    1. / 720,
+                                    1. / 5040,
+                                    1. / 40320,
+                                    1. / 362880,
+                                    1. / 3628800,
+                                    1. / 39916800,
+                                    1. / 479001600,
+                                    1. / 6227020800};
 };
 
 // kExact: results keep all of S's digits; otherwise they will be rounded to 16 bits.
@@ -48,7 +76,7 @@ template <typename S, bool kExact_>
 struct SimdMath {
   static constexpr bool kExact = kExact_;
   using Scalar = S;
-  using Format = FormatOf<S>;
+  using Format = FormatOf<S, kExact>;
   using T = typename VectorOf<S>::Type;
   using Bits = typename VectorOf<typename Format::Bits>::Type;
   static constexpr int kLanes = VectorOf<S>::kLanes;
@@ -57,15 +85,25 @@ struct SimdMath {
   JS_HD static T Larger(T a, T b) { return a > b ? a : b; }
 
   // For x <= 0 or NaN; 0 where the result would not be a normal number.
-  JS_HD static T Exp(T x) { return ExpOfSum(x, T{}); }
+  JS_HD static T Exp(T x) {
+    const Reduced reduced = Reduce(x);
+    return Scaled(Series(reduced.r), reduced, x);
+  }
 
   // exp(x - top). Where all digits count, the rounding error of the difference is put back:
   // without it the result is off by |x - top| units in the last place.
   JS_HD static T ExpOfDifference(T x, T top) {
     const T difference = x - top;
-    if constexpr (!kExact) return Exp(difference);
-    const T top_part = difference - x;
-    return ExpOfSum(difference, (x - (difference - top_part)) - (top + top_part));
+    if constexpr (!kExact) {
+      return Exp(difference);
+    } else {
+      const T top_part = difference - x;
+      const T error = (x - (difference - top_part)) - (top + top_part);
+      const Reduced reduced = Reduce(difference);
+      const T series = Series(reduced.r);
+      // Before the scaling: after it the correction may be subnormal, and flushed to zero.
+      return Scaled(series + series * error, reduced, difference);
+    }
   }
 
   JS_HD static T ExpShifted(T x, T top) { return ExpOfDifference(x, top); }
@@ -82,24 +120,42 @@ struct SimdMath {
  private:
   static constexpr S Infinity() { return std::numeric_limits<S>::infinity(); }
 
-  // exp(x + error) for a tiny error:
-  // 2^k * e^r * (1 + error) with k = round(x / log 2) and |r| < 0.35, e^r by its Taylor series.
-  JS_HD static T ExpOfSum(T x, T error) {
-    constexpr S kRound = S(3) * (int64_t{1} << (Format::kFraction - 1));  // ulp 1: k in low bits
+  // x = k * log(2) + r with an integer k and |r| <= log(2) / 2.
+  struct Reduced {
+    T r, k;
+    T rounded;  // k in its low bits
+  };
+  JS_HD static Reduced Reduce(T x) {
+    constexpr S kRound = S(3) * (int64_t{1} << (Format::kFraction - 1));  // ulp 1
     constexpr S kLog2E = S(1.4426950408889634);
     const T rounded = x * kLog2E + kRound;
     const T k = rounded - kRound;
-    const T r = (x - k * Format::kLn2High) - k * Format::kLn2Low;
-    T series = T{} + S(1);
+    return {(x - k * Format::kLn2High) - k * Format::kLn2Low, k, rounded};
+  }
+
+  JS_HD static T Series(T r) {
+    constexpr int kTerms = std::size(Format::kExp);
+    T series = T{} + Format::kExp[kTerms - 1];
     JS_UNROLL
-    for (int n = Format::kExpTerms; n > 0; --n) series = series * (r * (S(1) / n)) + S(1);
-    // Before the scaling: after it the correction may be subnormal, and flushed to zero.
-    series += series * error;
-    const Bits exponent = ((Bits)rounded << Format::kFraction) +
+    for (int n = kTerms - 2; n >= 0; --n) series = series * r + Format::kExp[n];
+    return series;
+  }
+
+  // series * 2^k, or 0 where x is so low that it would not be a normal number: there r may be NaN.
+  JS_HD static T Scaled(T series, Reduced reduced, T x) {
+#ifdef __AVX512F__
+    if constexpr (sizeof(S) == 4) {
+      const auto normal = _mm512_cmp_ps_mask(x, T{} + Format::kSmallestLog, _CMP_NLT_UQ);
+      return _mm512_maskz_scalef_ps(normal, series, reduced.k);
+    } else {
+      const auto normal = _mm512_cmp_pd_mask(x, T{} + Format::kSmallestLog, _CMP_NLT_UQ);
+      return _mm512_maskz_scalef_pd(normal, series, reduced.k);
+    }
+#else
+    const Bits exponent = ((Bits)reduced.rounded << Format::kFraction) +
                           (typename Format::Bits{Format::kBias} << Format::kFraction);
-    const T result = series * (T)exponent;
-    // There the difference may also be infinite and its error NaN.
-    return x < Format::kSmallestLog ? T{} : result;
+    return x < Format::kSmallestLog ? T{} : series * (T)exponent;
+#endif
   }
 
   // For normal x > 0: k * log 2 + log(m) with m in [sqrt(1/2), sqrt(2)), and
@@ -123,93 +179,5 @@ struct SimdMath {
     return x < Infinity() ? log : x;
   }
 };
-
-// ---- Memory -----------------------------------------------------------------------------------
-
-// 16-bit floats as their bits.
-struct Half {
-  uint16_t bits;
-};
-struct BFloat16 {
-  uint16_t bits;
-};
-
-template <typename Io>
-struct IoTraits {
-  using Math = SimdMath<float, false>;
-};
-template <>
-struct IoTraits<float> {
-  using Math = SimdMath<float, true>;
-};
-template <>
-struct IoTraits<double> {
-  using Math = SimdMath<double, true>;
-};
-
-namespace internal {
-inline constexpr int kFloats = VectorOf<float>::kLanes;
-typedef uint16_t Words __attribute__((vector_size(kFloats * 2)));
-typedef uint32_t Longs __attribute__((vector_size(kFloats * 4)));
-using Floats = VectorOf<float>::Type;
-
-JS_HD Floats Widen(Words words, BFloat16) {
-  return (Floats)(__builtin_convertvector(words, Longs) << 16);
-}
-JS_HD Words Narrow(Floats x, BFloat16) {
-  const Longs bits = (Longs)x;
-  const Longs rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;  // to nearest, ties to even
-  return __builtin_convertvector(x == x ? rounded : (Longs{} + 0x7fc0), Words);
-}
-
-// Float16 through float32 arithmetic: scaling by 2^112 moves the exponent bias from 15 to 127.
-// Subnormals go through integers instead: as float32 bits they would be subnormal too, and XLA's
-// threads take those for zero.
-JS_HD Floats Widen(Words words, Half) {
-  typedef int32_t Ints __attribute__((vector_size(kFloats * 4)));
-  const Longs bits = __builtin_convertvector(words, Longs);
-  const Longs magnitude = bits & 0x7fff;
-  const Floats normal = (Floats)(magnitude << 13) * 0x1p112f;
-  const Floats subnormal = __builtin_convertvector((Ints)magnitude, Floats) * 0x1p-24f;
-  const Longs finite = magnitude < 0x400 ? (Longs)subnormal : (Longs)normal;
-  const Longs special = (magnitude << 13) | 0x7f800000;  // infinity or NaN
-  return (Floats)((magnitude >= 0x7c00 ? special : finite) | ((bits & 0x8000) << 16));
-}
-JS_HD Words Narrow(Floats x, Half) {
-  const Longs bits = (Longs)x;
-  const Longs magnitude = bits & 0x7fffffff;
-  // Subnormal results: adding 0.5 aligns the wanted bits with the end of the fraction, rounded.
-  const Longs small = (Longs)((Floats)magnitude + 0.5f) - 0x3f000000;
-  const Longs rebias = magnitude - (112u << 23);
-  const Longs normal = (rebias + 0xfff + ((rebias >> 13) & 1)) >> 13;
-  const Longs finite = magnitude < (113u << 23) ? small : normal;
-  const Longs large = magnitude > 0x7f800000 ? (Longs{} + 0x7e00) : (Longs{} + 0x7c00);
-  const Longs result = magnitude >= 0x477ff000 ? large : finite;  // 65520 and up
-  return __builtin_convertvector(result | ((bits >> 16) & 0x8000), Words);
-}
-}  // namespace internal
-
-template <typename Io>
-JS_HD typename IoTraits<Io>::Math::T LoadVector(const Io* from) {
-  if constexpr (sizeof(Io) == 2) {
-    internal::Words words;
-    std::memcpy(&words, from, sizeof(words));
-    return internal::Widen(words, Io{});
-  } else {
-    typename IoTraits<Io>::Math::T x;
-    std::memcpy(&x, from, sizeof(x));
-    return x;
-  }
-}
-
-template <typename Io>
-JS_HD void StoreVector(Io* to, typename IoTraits<Io>::Math::T x) {
-  if constexpr (sizeof(Io) == 2) {
-    const internal::Words words = internal::Narrow(x, Io{});
-    std::memcpy(to, &words, sizeof(words));
-  } else {
-    std::memcpy(to, &x, sizeof(x));
-  }
-}
 
 }  // namespace jax_softmax::JS_ISA

@@ -10,6 +10,8 @@ import jax_softmax
 
 SMALL = (0, 1, 2, 3, 5, 8, 15, 16, 17, 31, 33, 127, 257)
 LARGE = {"cpu": 50_257, "cuda": 262_147}
+# Where a kernel goes another way under the same plan: a CPU block is 4096 columns.
+WITHIN_A_PLAN = {"cpu": (255, 256, 257, 2049, 4095, 4096, 4097), "cuda": ()}
 ROWS = 21  # one full vector of lanes in any CPU instruction set, and a remainder
 INNER = (1, 2, 3, 4, 8, 20, 33, 40, 64)
 INNER_LENGTHS = (1, 2, 7, 16, 17, 21, 24, 64, 257)
@@ -61,10 +63,12 @@ def problems(
             ((3, 21, 2), 1),
             ((7, 50_257), 1),
         ]
+    backend = implementation.partition(":")[0]
     limits = _around_limits(op, dtype, implementation, output_dtype)
-    last = [((ROWS, n), 1) for n in (*SMALL, *limits)]
+    lengths = {*SMALL, *limits, *WITHIN_A_PLAN[backend]}
+    last = [((ROWS, n), 1) for n in sorted(lengths)]
     inner = [((3, n, i), 1) for i in INNER for n in INNER_LENGTHS]
-    few = [((7, LARGE[implementation.partition(":")[0]]), 1)]
+    few = [((7, LARGE[backend]), 1)]
     many = [((5003, 17), 1), ((1009, 9, 3), 1)]
     found = [
         (shape, axis)

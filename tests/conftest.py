@@ -15,7 +15,9 @@ GPU = pytest.mark.gpu
 IMPLEMENTATIONS = [
     "xla",
     "cpu:row",
+    "cpu:slices",
     "cpu:lanes",
+    "cpu:strided",
     *(pytest.param(f"cuda:{strategy}", marks=GPU) for strategy in CUDA_STRATEGIES),
 ]
 

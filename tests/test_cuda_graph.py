@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from _support import device_of, native_module
+from _support import CUDA_STRATEGIES, axis_of, device_of, native_module
 
 import jax_softmax
 

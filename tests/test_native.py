@@ -149,6 +149,7 @@ CANNOT_RUN = {"cpu": "row", "cuda": "warp"}  # where other dimensions follow the
 
 def test_a_handler_obeys_the_strategy_it_is_given(backend):
     first_axis = {"axis": np.int64(0), "logical_axis": np.int64(0)}
+    first_axis |= {"shapes": [(4, 9)], "result": ((4, 9), "float32")}
     call(**first_axis)
     with pytest.raises(jax.errors.JaxRuntimeError, match=CANNOT_RUN[backend]):
         call(**first_axis, strategy=CANNOT_RUN[backend])
@@ -161,11 +162,11 @@ def test_every_instruction_set_is_right(isa, tmp_path):
         import sys, jax, numpy as np, jax_softmax
         from jax_softmax import _native
         x = np.load(sys.argv[1])
-        for strategy in ("row", "lanes"):
+        for strategy, axis in (("row", 1), ("slices", 1), ("lanes", 1), ("strided", 0)):
             for f in (jax_softmax.softmax, jax_softmax.log_softmax):
                 for dtype in ("float32", "float16", "bfloat16"):
-                    y = f(jax.numpy.asarray(x, dtype), implementation=f"cpu:{strategy}")
-                    want = f(jax.numpy.asarray(x, dtype), implementation="xla")
+                    y = f(jax.numpy.asarray(x, dtype), axis, implementation=f"cpu:{strategy}")
+                    want = f(jax.numpy.asarray(x, dtype), axis, implementation="xla")
                     rtol = 2e-6 if dtype == "float32" else 2 * float(jax.numpy.finfo(dtype).eps)
                     np.testing.assert_allclose(*(np.asarray(a, float) for a in (y, want)), rtol)
         print(_native.load("cpu").describe())

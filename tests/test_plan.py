@@ -160,9 +160,29 @@ def test_a_strategy_can_be_forced(strategy):
     assert plan(shape, "float32", axis, device="H200", strategy=strategy).strategy == strategy
 
 
-@pytest.mark.parametrize("strategy", ["row", "lanes"])
+@pytest.mark.parametrize("strategy", ["row", "slices", "lanes", "strided"])
 def test_a_cpu_strategy_can_be_forced(strategy):
     assert plan((8, 64), "float32", device="cpu", strategy=strategy).strategy == strategy
+
+
+@each_op
+@each_dtype
+def test_cpu_strategies_follow_the_shape(op, dtype):
+    def chosen(shape, axis=-1):
+        return plan(shape, dtype, axis, op, device="cpu").strategy
+
+    assert [chosen((4096, n)) for n in (1, 16, 64, 50_257)] == ["lanes", "lanes", "row", "row"]
+    assert [chosen((7, n)) for n in (64, 16_384, 50_257)] == ["row", "row", "slices"]
+    # Rows that lie interleaved by two fill any vector; by three, or by many, they do not.
+    inner = [chosen((100, 64, n), 1) for n in (2, 3, 33, 512)]
+    assert inner == ["row", "lanes", "strided", "strided"]
+    assert chosen((2, 50_257, 2), 1) == "slices"
+    assert chosen((2, 64, 3), 1) == "strided"
+
+
+def test_threads_share_few_long_rows_on_a_cpu():
+    assert plan((1, 1_000_000), "float32", device="cpu").blocks > 32
+    assert plan((1, 50_000, 2), "float32", 1, device="cpu").blocks > 4
 
 
 BAD_ARGUMENTS = {

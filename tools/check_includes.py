@@ -10,7 +10,7 @@ ROOT = Path(__file__).parent.parent
 RULES = [
     (["cuda/plan.h", "cpu/plan.h"], r"cuda_|xla/|nanobind|\.cuh", "plans run on any machine"),
     (
-        ["cuda/ops/*.h", "cuda/strategies/*.cuh", "cpu/rows.h"],
+        ["cuda/ops/*.h", "cuda/strategies/*.cuh", "cpu/kernels.cc"],
         r"xla/|nanobind|Python\.h",
         "ops and strategies know neither XLA nor Python",
     ),

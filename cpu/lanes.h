@@ -1,0 +1,110 @@
+// Strategy "lanes": short rows are transposed in registers, one into every vector lane.
+#pragma once
+
+#include "shuffle.h"
+#include "tile.h"
+
+namespace jax_softmax::JS_ISA {
+
+template <typename M, int kSize = M::kLanes / 2>
+JS_HD void Transpose(typename M::T (&x)[M::kLanes]) {
+  if constexpr (kSize > 0) {
+    JS_UNROLL
+    for (int i = 0; i < M::kLanes; ++i) {
+      if ((i & kSize) == 0) {
+        SwapBlocks<kSize>(x[i], x[i + kSize], std::make_integer_sequence<int, M::kLanes>{});
+      }
+    }
+    Transpose<M, kSize / 2>(x);
+  }
+}
+
+// The same elements of a few neighbouring rows: `length` from each, rows being `stride` apart.
+struct ShortRows {
+  int64_t stride;
+  int rows;  // at most one per lane
+  int64_t length;
+};
+
+// Element i of the strip's rows goes to to[i]. Writes whole blocks of kLanes vectors. Lanes without
+// a row of their own take the last one.
+template <typename M, typename In>
+void LoadTransposed(const In* from, const ShortRows& strip, typename M::T* to) {
+  for (int64_t i = 0; i < strip.length; i += M::kLanes) {
+    typename M::T x[M::kLanes];
+    JS_UNROLL
+    for (int lane = 0; lane < M::kLanes; ++lane) {
+      const In* row = from + std::min(lane, strip.rows - 1) * strip.stride;
+      x[lane] = LoadUpTo<M>(row + i, strip.length - i);
+    }
+    Transpose<M>(x);
+    JS_UNROLL
+    for (int lane = 0; lane < M::kLanes; ++lane) to[i + lane] = x[lane];
+  }
+}
+
+template <typename M, typename Out>
+void StoreTransposed(const typename M::T* from, const ShortRows& strip, Out* to) {
+  for (int64_t i = 0; i < strip.length; i += M::kLanes) {
+    typename M::T x[M::kLanes];
+    JS_UNROLL
+    for (int lane = 0; lane < M::kLanes; ++lane) x[lane] = from[i + lane];
+    Transpose<M>(x);
+    JS_UNROLL
+    for (int lane = 0; lane < M::kLanes; ++lane) {
+      if (lane >= strip.rows) break;
+      StoreUpTo<M>(to + lane * strip.stride + i, x[lane], strip.length - i);
+    }
+  }
+}
+
+// Lanes take neighbours along the outer dimension; a column's `inner` elements go along.
+template <typename Op, typename In, typename Out>
+void RunLanes(const cpu::Call& call, int64_t begin, int64_t end) {
+  using M = typename MathFor<Out>::Type;
+  using T = typename M::T;
+  constexpr int kCapacity = kTileBytes / kSimdBytes / Op::kInputs;
+  T scratch[Op::kInputs][kCapacity];
+
+  const auto [outer, columns, inner] = call.rows;
+  const int64_t block = std::min(columns, (kCapacity / M::kLanes - 1) * M::kLanes / inner);
+  for (int64_t o = begin; o < end; o += M::kLanes) {
+    ShortRows strip{columns * inner, static_cast<int>(std::min<int64_t>(M::kLanes, end - o)), 0};
+    // Calls f with the tile of every inner index, for columns from `c` on.
+    const auto load = [&](int64_t c, auto f) {
+      const int64_t count = std::min(block, columns - c);
+      const auto at = OperandsOf<Op, In, Out>(call).From((o * columns + c) * inner);
+      strip.length = count * inner;
+      for (int i = 0; i < Op::kInputs; ++i) LoadTransposed<M>(at.inputs[i], strip, scratch[i]);
+      const auto next = at.From(M::kLanes * columns * inner);
+      for (int64_t i = 0; i < inner; ++i) {
+        Tile<Op> tile{.columns = count, .stride = inner};
+        // As many vectors of memory as the tile has, wherever each of them lies.
+        tile.output_step = inner * M::kLanes * sizeof(Out);
+        tile.output = reinterpret_cast<char*>(at.output + i * M::kLanes);
+        tile.next_step = inner * M::kLanes * sizeof(In);
+        for (int input = 0; input < Op::kInputs; ++input) {
+          tile.x[input] = scratch[input] + i;
+          tile.next[input] = reinterpret_cast<const char*>(next.inputs[input] + i * M::kLanes);
+        }
+        f(tile, i);
+      }
+      return at.output;
+    };
+    if (block == columns) {
+      Out* to = load(0, [](const Tile<Op>& tile, int64_t) { RunTile(tile); });
+      StoreTransposed<M>(scratch[0], strip, to);
+      continue;
+    }
+    Partial<Op> whole[cpu::kMostInner];
+    for (int64_t c = 0; c < columns; c += block) {
+      load(c, [&](const Tile<Op>& tile, int64_t i) { ReduceTile(tile, whole[i]); });
+    }
+    for (int64_t c = 0; c < columns; c += block) {
+      Out* to = load(c, [&](const Tile<Op>& tile, int64_t i) { FinishTile(tile, whole[i]); });
+      StoreTransposed<M>(scratch[0], strip, to);
+    }
+  }
+}
+
+}  // namespace jax_softmax::JS_ISA

@@ -1,0 +1,46 @@
+// An op's operands with their types, and elements that are not there.
+#pragma once
+
+#include "../cuda/stats.h"
+#include "kernels.h"
+#include "memory.h"
+
+namespace jax_softmax::JS_ISA {
+
+// Vectors added pairwise before a sum takes them in.
+inline constexpr int kFold = 4;
+
+template <typename Op>
+using ElementOf = Element<typename Op::T, Op::kInputs>;
+
+template <typename Op>
+JS_HD ElementOf<Op> AbsentElement() {
+  ElementOf<Op> e;
+  for (int input = 0; input < Op::kInputs; ++input) e.value[input] = Op::Absent(input);
+  return e;
+}
+
+template <typename Op, typename In, typename Out>
+struct Operands {
+  const In* inputs[Op::kInputs];
+  Out* output;
+
+  JS_HD Operands From(int64_t element) const {
+    Operands moved = *this;
+    for (const In*& input : moved.inputs) input += element;
+    moved.output += element;
+    return moved;
+  }
+};
+
+template <typename Op, typename In, typename Out>
+JS_HD Operands<Op, In, Out> OperandsOf(const cpu::Call& call) {
+  Operands<Op, In, Out> operands;
+  for (int i = 0; i < Op::kInputs; ++i) {
+    operands.inputs[i] = static_cast<const In*>(call.inputs[i]);
+  }
+  operands.output = static_cast<Out*>(call.output);
+  return operands;
+}
+
+}  // namespace jax_softmax::JS_ISA
