@@ -77,7 +77,6 @@ class Cache {
                                                 unsigned char* scratch) const {
     Partial<Op> total;
     E e[kVector];
-#pragma unroll 2
     for (int k = threadIdx.x; k < packs; k += blockDim.x) {
       Read(k, e);
       AddFirst(op, total.first, e);
@@ -85,7 +84,6 @@ class Cache {
     total.first = BlockReduce(total.first, scratch);
     if constexpr (Op::kSweeps == 2) {
       const T pivot = op.Pivot(total.first);
-#pragma unroll 2
       for (int k = threadIdx.x; k < packs; k += blockDim.x) {
         Read(k, e);
         const auto terms = AddSecond(op, total.second, e, pivot);

@@ -57,7 +57,21 @@ struct NarrowMath : ScalarMath<float> {
     return exp2f(x);
 #endif
   }
+  JS_HD static float Log2(float x) {
+#ifdef __CUDA_ARCH__
+    float result;
+    asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
+    return result;
+#else
+    return log2f(x);
+#endif
+  }
   JS_HD static float Exp(float x) { return Exp2(x * kLog2E); }
+  // Near 0 by its series, elsewhere by the hardware's logarithm, whose absolute error is 2^-22.
+  JS_HD static float Log1p(float x) {
+    const float series = x * (1 - x * (1 / 2.f - x * (1 / 3.f - x * (1 / 4.f))));
+    return fabsf(x) < 0x1p-6f ? series : Log2(1 + x) * 0.6931471805599453f;
+  }
   JS_HD static float ExpOfDifference(float x, float top) { return Exp(x - top); }
   JS_HD static float ExpShifted(float x, float top) { return ExpOfDifference(x, top); }
   JS_HD static float ShiftedRatio(float from, float to) { return ExpOfDifference(from, to); }

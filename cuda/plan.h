@@ -193,9 +193,9 @@ inline constexpr std::array kBlockThreads = {128, 256, 512};
 // one's arithmetic with another's copies, and clusters are faster.
 inline constexpr int kBlockRowBytes = 112 * 1024;
 
-inline constexpr int kClusterThreads = 256;
-inline constexpr int kClusterResident = 5;    // blocks that the compiler must leave room for
-inline constexpr int kClusterRegisters = 48;  // what that comes to
+inline constexpr std::array kClusterThreads = {128, 256};
+inline constexpr int kClusterResident = 4;    // blocks that the compiler must leave room for
+inline constexpr int kClusterRegisters = 64;  // what that comes to
 // A block's share of a row, over all inputs: clusters grow to kClusterBlocks to make it the first,
 // then beyond that only where it would exceed the second.
 inline constexpr int kClusterShareBytes = 40 * 1024;
@@ -204,7 +204,6 @@ inline constexpr int kClusterBlocks = 8;
 
 inline constexpr int kStreamThreads = 512;
 inline constexpr int kStreamResident = 2;
-inline constexpr int kStreamBlocks = 8;  // the most of a cluster
 
 inline constexpr int kPanelThreads = 256;
 inline constexpr int kPanelResident = 2;
@@ -263,8 +262,8 @@ constexpr Plan Refuse(Plan plan, const char* why) {
 
 constexpr Plan WarpPlan(const Problem& p, Plan plan) {
   const int64_t packs = PacksPerRow(p);
-  const int limit = std::min(
-      kMaxPacksPerLane, kMaxRowBytesPerLane / (ComputeBytes(p.dtype) * plan.vector));
+  const int limit =
+      std::min(kMaxPacksPerLane, kMaxRowBytesPerLane / (ComputeBytes(p.dtype) * plan.vector));
   if (packs > kWarpLanes * limit) return Refuse(plan, "the row does not fit a warp's registers");
   // At least 2 lanes, or 4 where each still has two vectors: fewer read too little at a stretch.
   const int64_t per_lane = std::clamp(kElementsPerLane / plan.vector, 1, std::min(limit, 4));
@@ -283,7 +282,9 @@ constexpr Plan RegistersPlan(const Problem& p, Plan plan) {
     return Refuse(plan, "it takes one aligned input of at most 32 bits an element");
   }
   const int64_t packs = PacksPerRow(p);
-  const int elements = packs * plan.vector <= 16 * RegistersThreads(16) ? 16 : 32;
+  const bool short_row = packs * plan.vector <= 16 * RegistersThreads(16);
+  // An op that needs the elements again after the second sweep has no registers for more.
+  const int elements = short_row || p.op != OpKind::kSoftmax ? 16 : 32;
   const int threads = elements == 32 && plan.vector == 4 ? 128 : RegistersThreads(elements);
   plan.count_per_lane = elements / plan.vector;
   if (packs > threads * plan.count_per_lane) {
@@ -377,12 +378,13 @@ constexpr Plan ClusterPlan(const Problem& p, const Device& device, Plan plan) {
     blocks *= 2;
   }
   const int64_t share = ClusterShare(p, blocks);
+  const bool few = (!p.batch_invariant && p.rows.Count() * blocks <= device.multiprocessors);
   if (share + 2 * kScratchBytes + kStaticSharedBytes > device.shared_per_block) {
     return Refuse(plan, "the row does not fit a cluster's shared memory");
   }
   plan.cluster_blocks = static_cast<int>(blocks);
   plan.shared_bytes = static_cast<int>(share + 2 * kScratchBytes);
-  plan.threads = kClusterThreads;
+  plan.threads = kClusterThreads[share > kClusterShareBytes || few];
   plan.lanes_per_row = plan.threads * plan.cluster_blocks;
   plan.rows_per_block = 1;
   // The launch starts no more than are resident at a time: a cluster that had to wait for others to
@@ -399,12 +401,15 @@ constexpr Plan StreamPlan(const Problem& p, const Device& device, Plan plan) {
   plan.threads = kStreamThreads;
   // Threads take some vectors each before a row gets more blocks.
   const int64_t wanted = PowerOfTwoFrom(CeilDiv(PacksPerRow(p), kStreamThreads * 16));
-  plan.cluster_blocks =
-      static_cast<int>(std::min<int64_t>(wanted, std::min(kStreamBlocks, device.cluster_blocks)));
+  plan.cluster_blocks = static_cast<int>(std::min<int64_t>(wanted, device.cluster_blocks));
   plan.lanes_per_row = kStreamThreads * plan.cluster_blocks;
   plan.rows_per_block = 1;
   plan.shared_bytes = 2 * kScratchBytes;
-  const int64_t resident = int64_t{device.multiprocessors} * kStreamResident / plan.cluster_blocks;
+  // One block on a multiprocessor where rows are long: the fewer rows at a time, the more of them
+  // are still in the cache when they are read again.
+  const int per_multiprocessor = plan.cluster_blocks > 1 ? 1 : kStreamResident;
+  const int64_t resident =
+      int64_t{device.multiprocessors} * per_multiprocessor / plan.cluster_blocks;
   plan.blocks = std::max<int64_t>(std::min(resident, p.rows.Count()), 1) * plan.cluster_blocks;
   return plan;
 }
@@ -493,7 +498,9 @@ constexpr std::array<Strategy, 5> Preferred(const Problem& p, const Device& devi
     return {kTile, kPanel, kStrided};
   }
   const bool fits = RowBytes(p) <= int64_t{kBlockRowBytes} * p.inputs || device.cluster_blocks < 2;
-  const Strategy shared = fits ? kBlock : kCluster;
+  const bool spreads =
+      ClusterShare(p, device.cluster_blocks) <= kClusterMostShareBytes * int64_t{3} / 2;
+  const Strategy shared = fits ? kBlock : spreads ? kCluster : kStream;
   if (IsMasked(p) && p.rows.columns <= kTileColumns) {
     return {kTile, kWarp, kRegisters, shared, kStream};
   }

@@ -7,7 +7,7 @@
 namespace jax_softmax::JS_ISA {
 
 template <typename Op, typename Load, typename Store, int kVector, bool kWhole>
-__global__ void __launch_bounds__(kClusterThreads, kClusterResident)
+__global__ void __launch_bounds__(kClusterThreads.back(), kClusterResident)
     ClusterKernel(Op op, Load load, Store store, Rows rows, int capacity) {
   extern __shared__ __align__(16) unsigned char shared[];
   // By turns: one row's places are read while the next row's are written.

@@ -7,18 +7,29 @@
 
 namespace jax_softmax::JS_ISA {
 
-// Vectors of a row that a thread loads before it uses the first.
-inline constexpr int kStreamBatch = 4;
-
 template <typename Op, typename Load, typename Store, int kVector, bool kWhole>
 __global__ void __launch_bounds__(kStreamThreads, kStreamResident)
     StreamKernel(Op op, Load load, Store store, Rows rows) {
   using T = typename Op::T;
+  // Vectors of a row that a thread loads before it uses the first.
+  constexpr int kBatch = 4 / Op::kInputs;
   extern __shared__ __align__(16) unsigned char shared[];
   __shared__ Partial<Op> of_block[2];
   const Cluster cluster;
   const int64_t first = int64_t{threadIdx.x} + cluster.rank * blockDim.x;
   const int64_t stride = int64_t{blockDim.x} * cluster.blocks;
+
+  typename Load::template Raw<kVector> raw[kBatch][Op::kInputs];
+  const auto fetch = [&](const auto& window, int64_t k, auto needs) {
+#pragma unroll
+    for (int b = 0; b < kBatch; ++b) {
+      const int64_t pack = k + b * stride;
+#pragma unroll
+      for (int input = 0; input < Op::kInputs; ++input) {
+        raw[b][input] = load.Fetch(input, window, pack, needs(input) && pack < window.packs);
+      }
+    }
+  };
 
   int turn = 0;
   for (int64_t row = blockIdx.x / cluster.blocks; row < rows.outer;
@@ -26,20 +37,11 @@ __global__ void __launch_bounds__(kStreamThreads, kStreamResident)
     const Window<kVector, kWhole, int64_t> window(row, rows.columns);
 
     Partial<Op> part;
-    for (int64_t k = first; k < window.packs; k += kStreamBatch * stride) {
-      typename Load::template Raw<kVector> raw[kStreamBatch][Op::kInputs];
+    for (int64_t k = first; k < window.packs; k += kBatch * stride) {
+      fetch(window, k, [](int input) { return Op::SweepsNeed(input); });
+      Element<T, Op::kInputs> e[kBatch][kVector];
 #pragma unroll
-      for (int b = 0; b < kStreamBatch; ++b) {
-        const int64_t pack = k + b * stride;
-#pragma unroll
-        for (int input = 0; input < Op::kInputs; ++input) {
-          raw[b][input] =
-              load.Fetch(input, window, pack, Op::SweepsNeed(input) && pack < window.packs);
-        }
-      }
-      Element<T, Op::kInputs> e[kStreamBatch][kVector];
-#pragma unroll
-      for (int b = 0; b < kStreamBatch; ++b) Load::Decode(raw[b], e[b]);
+      for (int b = 0; b < kBatch; ++b) Load::Decode(raw[b], e[b]);
       AddOnline(op, part, e);
     }
     unsigned char* scratch = shared + turn * kScratchBytes;
@@ -52,13 +54,17 @@ __global__ void __launch_bounds__(kStreamThreads, kStreamResident)
     cluster.Merge(op, part, of_block[turn]);
 
     const auto result = op.Close(part.first, part.second);
-    for (int64_t k = first; k < window.packs; k += stride) {
-      Element<T, Op::kInputs> e[kVector];
-      load(window, k, e);
-      T y[kVector];
+    for (int64_t k = first; k < window.packs; k += kBatch * stride) {
+      fetch(window, k, [](int) { return true; });
 #pragma unroll
-      for (int i = 0; i < kVector; ++i) y[i] = op.Finish(e[i], result);
-      store(window, k, y);
+      for (int b = 0; b < kBatch; ++b) {
+        Element<T, Op::kInputs> e[kVector];
+        Load::Decode(raw[b], e);
+        T y[kVector];
+#pragma unroll
+        for (int i = 0; i < kVector; ++i) y[i] = op.Finish(e[i], result);
+        if (k + b * stride < window.packs) store(window, k + b * stride, y);
+      }
     }
   }
   cluster.Leave();
