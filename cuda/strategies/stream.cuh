@@ -12,7 +12,7 @@ __global__ void __launch_bounds__(kStreamThreads, kStreamResident)
     StreamKernel(Op op, Load load, Store store, Rows rows) {
   using T = typename Op::T;
   // Vectors of a row that a thread loads before it uses the first.
-  constexpr int kBatch = 4 / Op::kInputs;
+  constexpr int kBatch = (kWhole ? 4 : 2) / Op::kInputs;
   extern __shared__ __align__(16) unsigned char shared[];
   __shared__ Partial<Op> of_block[2];
   const Cluster cluster;
