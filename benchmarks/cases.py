@@ -64,9 +64,15 @@ PRIMITIVES = {
 def bind(op: str, direction: str, axis: int, implementation: str, *xs: jax.Array) -> jax.Array:
     """One pass alone, as no public function asks for it, or for a strategy of it."""
     name = PRIMITIVES[op, direction]
-    at = axis % xs[0].ndim
-    request = _canonicalize.request(implementation, name, xs[0], at)
-    return getattr(_primitives, f"{name}_p").bind(*xs, axis=at, **request)
+    params = _canonicalize.request(
+        name,
+        xs[0],
+        axis=axis % xs[0].ndim,
+        dtype=xs[0].dtype,
+        implementation=implementation,
+        batch_invariant=True,
+    )
+    return getattr(_primitives, f"{name}_p").bind(*xs, **params)
 
 
 def _backward_formula(op: str, axis: int, y: jax.Array, g: jax.Array) -> jax.Array:

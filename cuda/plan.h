@@ -154,7 +154,8 @@ struct Plan {
   constexpr bool operator==(const Plan&) const = default;
 };
 
-// Where no other source is named, constants come from benchmarks/results/h200-strategies.json.
+// Where no other source is named, constants are from sweeps over strategies and geometries on an
+// H200 (2026-11); benchmarks/sweep.py compares strategies on the device present.
 
 // A lane keeps at most this much of an input's row in registers, in the compute type: with twice as
 // much, bf16 backward at 1024 columns fell from 1.02 to 0.82 of the copy limit (H200, 2026-11).
@@ -204,6 +205,7 @@ inline constexpr int kClusterBlocks = 8;
 
 inline constexpr int kStreamThreads = 512;
 inline constexpr int kStreamResident = 2;
+inline constexpr int kStreamBlocks = 8;  // the most of a cluster
 
 inline constexpr int kPanelThreads = 256;
 inline constexpr int kPanelResident = 2;
@@ -401,15 +403,12 @@ constexpr Plan StreamPlan(const Problem& p, const Device& device, Plan plan) {
   plan.threads = kStreamThreads;
   // Threads take some vectors each before a row gets more blocks.
   const int64_t wanted = PowerOfTwoFrom(CeilDiv(PacksPerRow(p), kStreamThreads * 16));
-  plan.cluster_blocks = static_cast<int>(std::min<int64_t>(wanted, device.cluster_blocks));
+  plan.cluster_blocks =
+      static_cast<int>(std::min<int64_t>(wanted, std::min(kStreamBlocks, device.cluster_blocks)));
   plan.lanes_per_row = kStreamThreads * plan.cluster_blocks;
   plan.rows_per_block = 1;
   plan.shared_bytes = 2 * kScratchBytes;
-  // One block on a multiprocessor where rows are long: the fewer rows at a time, the more of them
-  // are still in the cache when they are read again.
-  const int per_multiprocessor = plan.cluster_blocks > 1 ? 1 : kStreamResident;
-  const int64_t resident =
-      int64_t{device.multiprocessors} * per_multiprocessor / plan.cluster_blocks;
+  const int64_t resident = int64_t{device.multiprocessors} * kStreamResident / plan.cluster_blocks;
   plan.blocks = std::max<int64_t>(std::min(resident, p.rows.Count()), 1) * plan.cluster_blocks;
   return plan;
 }
@@ -498,14 +497,12 @@ constexpr std::array<Strategy, 5> Preferred(const Problem& p, const Device& devi
     return {kTile, kPanel, kStrided};
   }
   const bool fits = RowBytes(p) <= int64_t{kBlockRowBytes} * p.inputs || device.cluster_blocks < 2;
-  const bool spreads =
-      ClusterShare(p, device.cluster_blocks) <= kClusterMostShareBytes * int64_t{3} / 2;
-  const Strategy shared = fits ? kBlock : spreads ? kCluster : kStream;
+  const Strategy shared = fits ? kBlock : kCluster;
   if (IsMasked(p) && p.rows.columns <= kTileColumns) {
     return {kTile, kWarp, kRegisters, shared, kStream};
   }
-  if (p.rows.columns > kRegistersColumns) return {kRegisters, kWarp, shared, kBlock, kStream};
-  return {kWarp, shared, kBlock, kStream};
+  if (p.rows.columns > kRegistersColumns) return {kRegisters, kWarp, shared, kStream};
+  return {kWarp, shared, kStream};
 }
 
 // The plan for `requested`, or for the best strategy if that is kAuto; see Plan::refusal.

@@ -42,8 +42,9 @@ def softmax(
       implementation: None for the native kernels where there are any and XLA elsewhere; or
         `"cuda"`, `"cpu"` (this package's kernels) or `"xla"`. A kernel strategy may follow, as in
         `"cuda:stream"`, for tests and measurements.
-      batch_invariant: True if a row's bits must depend neither on its neighbours nor on the size
-        of the batch; False if the plan may depend on the number of rows. XLA promises neither.
+      batch_invariant: True if, along the last axis, a row's bits must depend neither on its
+        neighbours nor on the size of the batch; False if the plan may depend on the number of rows,
+        which helps few long ones. XLA promises neither.
 
     Returns:
       An array of `x`'s shape and of `dtype`. A row that holds NaN or `+inf`, or only `-inf`,

@@ -10,7 +10,7 @@ namespace jax_softmax::JS_ISA {
 // Elements folded into the online statistics at a time.
 inline constexpr int kStridedFold = 4;
 // Elements of a part.
-inline constexpr int kStridedPart = 256;
+inline constexpr int kStridedPart = 64;
 
 template <typename Op, typename Load, typename Store>
 __global__ void __launch_bounds__(kStridedThreads, 1)
