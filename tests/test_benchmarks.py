@@ -78,5 +78,5 @@ def test_the_sweep_times_every_strategy(tmp_path):
     out = tmp_path / "sweep.json"
     run("sweep.py", *FEW, *QUICK, "--columns", "64", "--output", out)
     for case in report_of(out)["cases"]:
-        assert set(case["tb_per_s"]) == {"row", "lanes"}
+        assert set(case["tb_per_s"]) == {"row", "slices", "lanes", "strided"}
         assert case["chosen"] in case["tb_per_s"]
