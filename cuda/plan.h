@@ -143,11 +143,10 @@ struct Plan {
   int lanes_per_row = 0;       // threads that share a row
   int64_t rows_per_block = 0;  // at a time; in a cluster, the blocks' together
   int vector = 1;              // elements per access
-  int count_per_lane =
-      0;                  // of a row, that a thread keeps in registers: vectors, or elements (tile)
-  int scratch_bytes = 0;  // of the shared memory, for reductions (panel)
-  int shared_bytes = 0;   // dynamic shared memory per block
-  int shared_limit = 0;   // the most that the device allows it
+  int count_per_lane = 0;      // vectors of a row that a thread keeps in registers; tile: elements
+  int scratch_bytes = 0;       // of the shared memory, for reductions (panel)
+  int shared_bytes = 0;        // dynamic shared memory per block
+  int shared_limit = 0;        // the most that the device allows it
   int64_t bytes_moved = 0;
   const char* refusal = nullptr;  // why the requested strategy cannot run this problem
 
@@ -214,8 +213,9 @@ inline constexpr int kPanelFewestLanes = 4;
 inline constexpr int kPanelShort = 32;  // columns
 
 inline constexpr int kStridedThreads = 256;
-// Threads share a row only where there are too few rows to fill the device, and no more of them
-// than leave a warp 32 neighbouring rows.
+// Threads take this many elements each before they share a row; no more of them than leave a warp
+// 32 neighbouring rows.
+inline constexpr int kStridedColumns = 64;
 inline constexpr int kStridedMostLanes = kStridedThreads / kWarpLanes;
 // Space for two statistics per warp in a block's reductions.
 inline constexpr int kScratchBytes = 1024;
@@ -380,7 +380,7 @@ constexpr Plan ClusterPlan(const Problem& p, const Device& device, Plan plan) {
     blocks *= 2;
   }
   const int64_t share = ClusterShare(p, blocks);
-  const bool few = (!p.batch_invariant && p.rows.Count() * blocks <= device.multiprocessors);
+  const bool few = !p.batch_invariant && p.rows.Count() * blocks <= device.multiprocessors;
   if (share + 2 * kScratchBytes + kStaticSharedBytes > device.shared_per_block) {
     return Refuse(plan, "the row does not fit a cluster's shared memory");
   }
@@ -446,15 +446,11 @@ constexpr Plan PanelPlan(const Problem& p, const Device& device, Plan plan) {
   return plan;
 }
 
-constexpr Plan StridedPlan(const Problem& p, const Device& device, Plan plan) {
-  const int64_t enough = int64_t{device.multiprocessors} * device.threads_per_multiprocessor;
+constexpr Plan StridedPlan(const Problem& p, Plan plan) {
   plan.vector = 1;
   plan.threads = kStridedThreads;
-  plan.lanes_per_row = 1;
-  while (!p.batch_invariant && plan.lanes_per_row < kStridedMostLanes &&
-         p.rows.Count() * plan.lanes_per_row < enough) {
-    plan.lanes_per_row *= 2;
-  }
+  plan.lanes_per_row = static_cast<int>(std::clamp<int64_t>(
+      PowerOfTwoFrom(CeilDiv(p.rows.columns, kStridedColumns)), 1, kStridedMostLanes));
   plan.rows_per_block = kStridedThreads / plan.lanes_per_row;
   // One partial result (at most four compute values) per thread.
   plan.shared_bytes = kStridedThreads * 4 * ComputeBytes(p.dtype);
@@ -469,7 +465,7 @@ constexpr Plan Forced(const Problem& p, const Device& device, Strategy strategy,
     case Strategy::kPanel:
       return PanelPlan(p, device, plan);
     case Strategy::kStrided:
-      return StridedPlan(p, device, plan);
+      return StridedPlan(p, plan);
     default:
       break;
   }

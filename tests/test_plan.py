@@ -138,6 +138,12 @@ def test_a_batch_invariant_plan_is_the_same_for_any_number_of_rows(op, dtype, de
     assert len({geometry(rows) for rows in (1, 2, 7, 1000, 100_000)}) == 1
 
 
+@pytest.mark.parametrize("n", [21, 3001, 100_000])
+def test_so_is_that_of_rows_along_another_axis_but_for_their_layout(n):
+    plans = [plan((outer, n, 7), "float32", 1, device="H200") for outer in (1, 2, 1000)]
+    assert len({(p.strategy, p.threads, p.lanes_per_row) for p in plans}) == 1
+
+
 def test_few_long_rows_get_more_blocks_only_where_rows_may_depend_on_their_number():
     def blocks(rows, batch_invariant):
         shape = (rows, 128_256)
