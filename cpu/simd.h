@@ -75,6 +75,7 @@ struct FormatOf<double, true> {
 template <typename S, bool kExact_>
 struct SimdMath {
   static constexpr bool kExact = kExact_;
+  static constexpr bool kPlainSums = false;  // a lane may add a whole row
   using Scalar = S;
   using Format = FormatOf<S, kExact>;
   using T = typename VectorOf<S>::Type;

@@ -12,6 +12,8 @@ namespace jax_softmax::JS_ISA {
 
 template <typename S>
 struct ScalarMath {
+  // Whether a sum may forget its rounding errors.
+  static constexpr bool kPlainSums = false;
   using Scalar = S;
   using T = S;
   // NaN loses, as in fmax.
@@ -47,6 +49,8 @@ struct ExactMath : ScalarMath<S> {
 // For 16-bit results: the hardware's exponential is far more exact than their rounding.
 struct NarrowMath : ScalarMath<float> {
   static constexpr bool kExact = false;
+  // No thread adds so many terms that 16 bits would show it.
+  static constexpr bool kPlainSums = true;
   static constexpr float kLog2E = 1.4426950408889634f;
   JS_HD static float Exp2(float x) {
 #ifdef __CUDA_ARCH__

@@ -92,11 +92,10 @@ struct Sum {
 
   template <int kCount>
   JS_HD void Add(const Terms<kCount>& terms) {
-    if constexpr (M::kExact) {
-      Fold(PairwiseSum(terms.x));
-    } else {
-      // No lane adds so many of these that 16 bits would show it.
+    if constexpr (M::kPlainSums) {
       high += PairwiseSum(terms.x);
+    } else {
+      Fold(PairwiseSum(terms.x));
     }
   }
   JS_HD void Merge(const Sum& other) {
