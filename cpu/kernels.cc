@@ -62,8 +62,10 @@ cpu::Kernel ForOp(TypePair types, cpu::Strategy strategy) {
 
 cpu::Kernel Find(OpKind op, DataType in, DataType out, cpu::Strategy strategy) {
   switch (op) {
-#define JS_CASE(name, Op, inputs) \
-  case OpKind::k##Op:             \
+#define JS_CASE(name, Op, inputs)                                        \
+  case OpKind::k##Op:                                                    \
+    static_assert(FinishesFromTerms(OpKind::k##Op) ==                    \
+                  kFinishesFromTerm<Op<typename MathFor<float>::Type>>); \
     return ForOp<Op>({in, out}, strategy);
     JS_FOR_EACH_OP(JS_CASE)
 #undef JS_CASE

@@ -18,10 +18,12 @@ __device__ __forceinline__ typename Op::Second SecondInRegisters(
     for (int k = 0; k < kPacks; ++k) AddSecond(op, second, e[k], pivot);
     return reduce(second);
   };
-  if constexpr (Op::kEstimates) {
+  if constexpr (kEstimates<Op>) {
     typename Op::Estimate estimate;
 #pragma unroll
-    for (int k = 0; k < kPacks; ++k) AddEstimate(op, estimate, e[k], pivot);
+    for (int k = 0; k < kPacks; ++k) {
+      AddTerms(estimate, e[k], [&](const auto& one) { return op.EstimateTerm(one, pivot); });
+    }
     estimate = reduce(estimate);
     typename Op::Second second = op.FromEstimate(estimate);
     const bool poor = !op.IsGood(estimate);

@@ -211,12 +211,18 @@ struct DirectStore {
 
   Io* target;
 
+  template <int kVector>
+  __device__ __forceinline__ static Pack<Io, kVector> Packed(const T (&y)[kVector]) {
+    Pack<Io, kVector> packed;
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) packed.element[i] = NarrowTo<Io>(y[i]);
+    return packed;
+  }
+
   template <typename W>
   __device__ __forceinline__ void operator()(const W& window, typename W::Index pack,
                                              const T (&y)[W::kVector]) const {
-    Pack<Io, W::kVector> packed;
-#pragma unroll
-    for (int i = 0; i < W::kVector; ++i) packed.element[i] = NarrowTo<Io>(y[i]);
+    const auto packed = Packed(y);
     Io* to = target + window.Offset(pack);
     if (window.IsWhole(pack)) return packed.StoreGlobal(to);
 #pragma unroll
@@ -228,10 +234,7 @@ struct DirectStore {
   // A whole vector anywhere: kVector neighbouring elements.
   template <int kVector>
   __device__ __forceinline__ void Put(int64_t offset, const T (&y)[kVector]) const {
-    Pack<Io, kVector> packed;
-#pragma unroll
-    for (int i = 0; i < kVector; ++i) packed.element[i] = NarrowTo<Io>(y[i]);
-    packed.StoreGlobal(target + offset);
+    Packed(y).StoreGlobal(target + offset);
   }
   __device__ __forceinline__ void At(int64_t offset, T y) const {
     target[offset] = NarrowTo<Io>(y);

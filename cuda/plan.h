@@ -233,15 +233,14 @@ constexpr int64_t PowerOfTwoFrom(int64_t n) {
 
 constexpr int ComputeBytes(DataType type) { return type == DataType::kF64 ? 8 : 4; }
 
+constexpr bool HasFullVectors(const Problem& p) { return p.alignment % kVectorBytes == 0; }
+
 // Elements per access: 16 bytes of an input where all operands start at such an address (a narrower
 // result would do with less). Rows need not: a row is covered by the aligned vectors that it
 // touches, with masked edges.
 constexpr int VectorOf(const Problem& p) {
-  const int full = kVectorBytes / SizeOf(p.dtype);
-  return p.alignment % kVectorBytes == 0 ? full : 1;
+  return HasFullVectors(p) ? kVectorBytes / SizeOf(p.dtype) : 1;
 }
-
-constexpr bool HasFullVectors(const Problem& p) { return p.alignment % kVectorBytes == 0; }
 
 // The most vectors that a row touches, wherever it starts.
 constexpr int64_t PacksPerRow(int64_t columns, int vector) {
@@ -286,7 +285,7 @@ constexpr Plan RegistersPlan(const Problem& p, Plan plan) {
   const int64_t packs = PacksPerRow(p);
   const bool short_row = packs * plan.vector <= 16 * RegistersThreads(16);
   // An op that needs the elements again after the second sweep has no registers for more.
-  const int elements = short_row || p.op != OpKind::kSoftmax ? 16 : 32;
+  const int elements = short_row || !FinishesFromTerms(p.op) ? 16 : 32;
   const int threads = elements == 32 && plan.vector == 4 ? 128 : RegistersThreads(elements);
   plan.count_per_lane = elements / plan.vector;
   if (packs > threads * plan.count_per_lane) {
@@ -372,21 +371,20 @@ constexpr Plan ClusterPlan(const Problem& p, const Device& device, Plan plan) {
   int64_t blocks =
       std::clamp<int64_t>(PowerOfTwoFrom(CeilDiv(RowBytes(p), kClusterShareBytes)), 2, most);
   // Where rows are too few to fill the device, larger clusters finish sooner.
-  const auto too_few = [&] {
-    return !p.batch_invariant && p.rows.Count() * 2 * blocks <= device.multiprocessors;
+  const auto too_few = [&](int64_t blocks) {
+    return !p.batch_invariant && p.rows.Count() * blocks <= device.multiprocessors;
   };
   while (2 * blocks <= device.cluster_blocks &&
-         (too_few() || ClusterShare(p, blocks) > kClusterMostShareBytes)) {
+         (too_few(2 * blocks) || ClusterShare(p, blocks) > kClusterMostShareBytes)) {
     blocks *= 2;
   }
   const int64_t share = ClusterShare(p, blocks);
-  const bool few = !p.batch_invariant && p.rows.Count() * blocks <= device.multiprocessors;
   if (share + 2 * kScratchBytes + kStaticSharedBytes > device.shared_per_block) {
     return Refuse(plan, "the row does not fit a cluster's shared memory");
   }
   plan.cluster_blocks = static_cast<int>(blocks);
   plan.shared_bytes = static_cast<int>(share + 2 * kScratchBytes);
-  plan.threads = kClusterThreads[share > kClusterShareBytes || few];
+  plan.threads = kClusterThreads[share > kClusterShareBytes || too_few(blocks)];
   plan.lanes_per_row = plan.threads * plan.cluster_blocks;
   plan.rows_per_block = 1;
   // The launch starts no more than are resident at a time: a cluster that had to wait for others to

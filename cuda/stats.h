@@ -201,14 +201,21 @@ JS_HD void Merge(const Op& op, Partial<Op>& into, const Partial<Op>& other) {
   }
 }
 
+// Takes `term` of the elements of a few columns into a statistic; returns those terms.
+template <typename S, typename E, int kCount, typename F>
+JS_HD auto AddTerms(S& into, const E (&e)[kCount], F term) {
+  typename S::template Terms<kCount> terms;
+  JS_UNROLL
+  for (int i = 0; i < kCount; ++i) terms.Set(i, term(e[i]));
+  into.Add(terms);
+  return terms;
+}
+
 // The two sweeps over the elements of a few columns.
 template <typename Op, int kCount>
 JS_HD void AddFirst(const Op& op, typename Op::First& into,
                     const Element<typename Op::T, Op::kInputs> (&e)[kCount]) {
-  typename Op::First::template Terms<kCount> terms;
-  JS_UNROLL
-  for (int i = 0; i < kCount; ++i) terms.Set(i, op.FirstTerm(e[i]));
-  into.Add(terms);
+  AddTerms(into, e, [&](const auto& one) { return op.FirstTerm(one); });
 }
 
 // Returns the terms, for FinishFromTerm.
@@ -216,21 +223,21 @@ template <typename Op, int kCount>
 JS_HD auto AddSecond(const Op& op, typename Op::Second& into,
                      const Element<typename Op::T, Op::kInputs> (&e)[kCount],
                      typename Op::T pivot) {
-  typename Op::Second::template Terms<kCount> terms;
-  JS_UNROLL
-  for (int i = 0; i < kCount; ++i) terms.Set(i, op.SecondTerm(e[i], pivot));
-  into.Add(terms);
-  return terms;
+  return AddTerms(into, e, [&](const auto& one) { return op.SecondTerm(one, pivot); });
 }
 
-template <typename Op, int kCount>
-JS_HD void AddEstimate(const Op& op, typename Op::Estimate& into,
-                       const Element<typename Op::T, Op::kInputs> (&e)[kCount],
-                       typename Op::T pivot) {
-  typename Op::Estimate::template Terms<kCount> terms;
-  JS_UNROLL
-  for (int i = 0; i < kCount; ++i) terms.Set(i, op.EstimateTerm(e[i], pivot));
-  into.Add(terms);
+// Whether the op has an estimate of its second statistic, good for most rows.
+template <typename Op>
+inline constexpr bool kEstimates = requires { requires Op::kEstimates; };
+
+// Whether the sweeps read this input: all of them, unless the op says otherwise.
+template <typename Op>
+JS_HD constexpr bool SweepsNeed(int input) {
+  if constexpr (requires { Op::SweepsNeed(input); }) {
+    return Op::SweepsNeed(input);
+  } else {
+    return true;
+  }
 }
 
 // Whether the op can finish an element from its second sweep's term, sparing an exponential.

@@ -77,7 +77,7 @@ def problems(
     ]
     if refusal(op, dtype, implementation, output_dtype):
         assert not found, f"{implementation} accepts {found}"
-    skip_refused(op, dtype, implementation, output_dtype)
+        skip_refused(op, dtype, implementation, output_dtype)
     assert len(found) >= 20, f"{implementation} accepts only {found}"
     return found
 

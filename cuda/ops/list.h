@@ -32,4 +32,7 @@ inline constexpr std::array kOps = {
 #undef JS_FACTS
 };
 
+// kFinishesFromTerm of the op, for plans, which know no struct of an op; cpu/kernels.cc compares.
+constexpr bool FinishesFromTerms(OpKind op) { return op == OpKind::kSoftmax; }
+
 }  // namespace jax_softmax

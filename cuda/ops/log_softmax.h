@@ -24,7 +24,6 @@ struct LogSoftmax {
     return second;
   }
 
-  JS_HD static constexpr bool SweepsNeed(int) { return true; }
   JS_HD static T Absent(int) { return First{}.value; }
 
   JS_HD T FirstTerm(Element<T, 1> e) const { return e[0]; }

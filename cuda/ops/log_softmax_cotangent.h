@@ -12,7 +12,6 @@ struct LogSoftmaxCotangent {
   using Second = Nothing;
   static constexpr int kInputs = 2;  // y, g
   static constexpr int kSweeps = 1;
-  static constexpr bool kEstimates = false;
 
   JS_HD static constexpr bool SweepsNeed(int input) { return input == 1; }
   JS_HD static T Absent(int) { return T{}; }

@@ -12,9 +12,7 @@ struct Softmax {
   using Second = Sum<M>;
   static constexpr int kInputs = 1;
   static constexpr int kSweeps = 2;
-  static constexpr bool kEstimates = false;
 
-  JS_HD static constexpr bool SweepsNeed(int) { return true; }
   JS_HD static T Absent(int) { return First{}.value; }
 
   JS_HD T FirstTerm(Element<T, 1> e) const { return e[0]; }

@@ -12,9 +12,7 @@ struct SoftmaxTangent {
   using Second = Nothing;
   static constexpr int kInputs = 2;  // y, t
   static constexpr int kSweeps = 1;
-  static constexpr bool kEstimates = false;
 
-  JS_HD static constexpr bool SweepsNeed(int) { return true; }
   JS_HD static T Absent(int) { return T{}; }
 
   JS_HD T FirstTerm(Element<T, 2> e) const { return e[0] * e[1]; }

@@ -38,7 +38,7 @@ __global__ void __launch_bounds__(kStreamThreads, kStreamResident)
 
     Partial<Op> part;
     for (int64_t k = first; k < window.packs; k += kBatch * stride) {
-      fetch(window, k, [](int input) { return Op::SweepsNeed(input); });
+      fetch(window, k, [](int input) { return SweepsNeed<Op>(input); });
       Element<T, Op::kInputs> e[kBatch][kVector];
 #pragma unroll
       for (int b = 0; b < kBatch; ++b) Load::Decode(raw[b], e[b]);
