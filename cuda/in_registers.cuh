@@ -12,32 +12,27 @@ template <typename Op, int kPacks, int kVector, typename Reduce, typename Any>
 __device__ __forceinline__ typename Op::Second SecondInRegisters(
     const Op& op, const Element<typename Op::T, Op::kInputs> (&e)[kPacks][kVector],
     typename Op::T pivot, Reduce reduce, Any any) {
-  const auto exact = [&](typename Op::T pivot) {
+  if constexpr (kEstimates<Op>) {
+    const auto sum = [&](auto term) {
+      typename Op::Estimate estimate;
+#pragma unroll
+      for (int k = 0; k < kPacks; ++k) AddTerms(estimate, e[k], term);
+      return reduce(estimate);
+    };
+    const auto estimate = sum([&](const auto& one) { return op.EstimateTerm(one, pivot); });
+    typename Op::Second second = op.FromEstimate(estimate, pivot);
+    const bool poor = !op.IsGood(second);
+    if (any(poor)) {
+      // The other rows of the vote keep their estimates: no row's bits depend on its neighbours.
+      const auto refined = sum([&](const auto& one) { return op.RefinedTerm(one, pivot); });
+      if (poor) second = op.FromRefined(refined, second);
+    }
+    return second;
+  } else {
     typename Op::Second second;
 #pragma unroll
     for (int k = 0; k < kPacks; ++k) AddSecond(op, second, e[k], pivot);
     return reduce(second);
-  };
-  if constexpr (kEstimates<Op>) {
-    typename Op::Estimate estimate;
-#pragma unroll
-    for (int k = 0; k < kPacks; ++k) {
-      AddTerms(estimate, e[k], [&](const auto& one) { return op.EstimateTerm(one, pivot); });
-    }
-    estimate = reduce(estimate);
-    typename Op::Second second = op.FromEstimate(estimate);
-    const bool poor = !op.IsGood(estimate);
-    if (any(poor)) {
-      // The other rows of the vote keep their estimates: no row's bits depend on its neighbours.
-      // A pivot that the compiler can't know: it would keep the estimate's terms, in more registers
-      // than leave room for as many blocks.
-      asm("" : "+f"(pivot));
-      const typename Op::Second better = exact(pivot);
-      if (poor) second = better;
-    }
-    return second;
-  } else {
-    return exact(pivot);
   }
 }
 

@@ -79,6 +79,7 @@ struct NarrowMath : ScalarMath<float> {
   JS_HD static float ExpOfDifference(float x, float top) { return Exp(x - top); }
   JS_HD static float ExpShifted(float x, float top) { return ExpOfDifference(x, top); }
   JS_HD static float ShiftedRatio(float from, float to) { return ExpOfDifference(from, to); }
+  JS_HD static float Unshifted(float sum, float) { return sum; }
 };
 
 // For 16-bit results of 16-bit inputs: ExpShifted is one multiply-add and the exponential.
@@ -101,6 +102,10 @@ struct NarrowInputMath : NarrowMath {
   // What turns terms shifted by `from` into terms shifted by `to`, their factors included.
   JS_HD static float ShiftedRatio(float from, float to) {
     return Scale(from) == Scale(to) ? Exp2(Rounded(from) - Rounded(to)) : 0;
+  }
+  // A sum of terms shifted by `top` without their factor.
+  JS_HD static float Unshifted(float sum, float top) {
+    return sum * Exp2(fmaf(-top, Scale(top), Rounded(top)));
   }
 };
 

@@ -13,14 +13,26 @@ struct LogSoftmax {
   static constexpr int kInputs = 1;
   static constexpr int kSweeps = 2;
   // Ties are rarely worth counting where results are rounded to 16 bits: the plain sum is good
-  // unless it is so close to 1, its largest term, that too few of its digits are the others'.
+  // unless it is so close to 1, its largest term, that too few of its digits are the others'. Then
+  // there is one maximum, or none in a row of -inf, and the others are summed once more.
   static constexpr bool kEstimates = !M::kExact;
   using Estimate = Sum<M>;
-  JS_HD T EstimateTerm(Element<T, 1> e, T pivot) const { return M::ExpOfDifference(e[0], pivot); }
-  JS_HD bool IsGood(Estimate sum) const { return sum.Value() > 1 + 0x1p-6f; }
-  JS_HD Second FromEstimate(Estimate sum) const {
+  JS_HD T EstimateTerm(Element<T, 1> e, T pivot) const { return M::ExpShifted(e[0], pivot); }
+  JS_HD Second FromEstimate(Estimate sum, T pivot) const {
     Second second;
-    second.below = sum;
+    second.below.high = M::Unshifted(sum.Value(), pivot);
+    return second;
+  }
+  JS_HD bool IsGood(Second estimated) const { return estimated.below.high > 1 + 0x1p-6f; }
+  // At +inf, the maximum's difference is NaN.
+  JS_HD T RefinedTerm(Element<T, 1> e, T pivot) const {
+    const T difference = e[0] - pivot;
+    return e[0] == pivot ? difference : M::Exp(difference);
+  }
+  JS_HD Second FromRefined(Estimate others, Second estimated) const {
+    Second second;
+    second.below = others;
+    second.ties = estimated.below.high == 0 ? 0 : 1;
     return second;
   }
 
