@@ -5,18 +5,20 @@
 For each row length, dtype, op and direction, the strategies that `plan` accepts are forced in
 turn; a result is checked before it is timed. Fractions are of the run's copy limit, in ideal
 traffic (see run.py). At the end: where the plan's choice is more than 3 % slower than the best.
-With --inner N, the softmax axis has N neighbours behind it in memory. Exits with 1 if a case
-failed.
+With --inner N, the softmax axis has N neighbours behind it in memory. With --rows, as many rows are
+timed in place of as many elements, and the plan is one that may depend on their number. Exits with
+1 if a case failed.
 """
 
 import argparse
 import functools
+import math
 import sys
 from collections.abc import Iterator
 
 import jax
 from cases import NATIVE, PRIMITIVES, bind, check, copy_call, random_normal
-from options import add_timing, basic_parser, start_jax
+from options import add_timing, basic_parser, numbers, start_jax
 from report import Entry, attempt, environment, exit_code, record, shape_label
 from shapes import COLUMNS, Case, default_elements, ideal_bytes
 from timing import TIMERS, time_calls
@@ -72,7 +74,8 @@ def measure(
                 calls[strategy] = call
             except Exception as error:
                 errors[strategy] = f"{type(error).__name__}: {error}"[:200]
-    plan = jax_softmax.plan(case.shape, dtype, case.axis, primitive)
+    invariant = args.rows is None
+    plan = jax_softmax.plan(case.shape, dtype, case.axis, primitive, batch_invariant=invariant)
     if plan.strategy not in calls:
         raise RuntimeError(f"the plan's choice fails: {errors[plan.strategy]}")
     timings = time_calls(calls, platform, args.rounds, args.iterations)
@@ -89,11 +92,11 @@ def measure(
 def cases(args: argparse.Namespace, platform: str) -> Iterator[Entry]:
     for dtype in args.dtypes:
         elements = args.elements or default_elements(platform, dtype)
-        draw = random_normal(max(elements, args.inner * max(args.columns)), dtype)
-        for columns in args.columns:
-            outer = max(1, elements // (columns * args.inner))
-            last = Case((outer, columns))
-            case = last if args.inner == 1 else Case((*last.shape, args.inner), axis=1)
+        fitting = {n: max(1, elements // (n * args.inner)) for n in args.columns}
+        sizes = [(outer, n) for n in args.columns for outer in args.rows or (fitting[n],)]
+        draw = random_normal(args.inner * max(map(math.prod, sizes)), dtype)
+        for size in sizes:
+            case = Case(size) if args.inner == 1 else Case((*size, args.inner), axis=1)
             x = jax.jit(lambda d, c=case: d[: c.elements].reshape(c.shape))(draw)
             for op in args.ops:
                 for direction in args.directions:
@@ -137,11 +140,12 @@ def row(entry: Entry, report: Entry) -> str:
 def main() -> int:
     parser = basic_parser(__doc__, ("bfloat16", "float32"), DIRECTIONS)
     add_timing(parser, COLUMNS)
+    parser.add_argument("--rows", type=numbers, help="numbers of rows")
     parser.add_argument("--inner", type=int, default=1, help="neighbours behind the softmax axis")
     args = parser.parse_args()
     platform = start_jax(args)
     header = environment(platform) | {"suite": "sweep", "timer": TIMERS[platform].__name__}
-    header |= {name: getattr(args, name) for name in ("inner", "rounds", "iterations")}
+    header |= {name: getattr(args, name) for name in ("inner", "rows", "rounds", "iterations")}
     report = record(cases(args, platform), header, summarise, row, args.output, args.budget)
     print("the plan's choice is slower than the best:", *report["plan_is_slow"], sep="\n    ")
     return exit_code(report)

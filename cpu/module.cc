@@ -37,6 +37,13 @@ int ComputedResidentBlocks(const std::string& op, const std::vector<int64_t>& sh
   return ResidentBlocks(DeviceFrom(limits), threads, BlockRegisters(problem), shared_bytes);
 }
 
+int64_t WorkspaceOf(const std::string& op, const std::vector<int64_t>& shape, int64_t axis,
+                    const std::string& dtype, const std::string& out_dtype,
+                    const std::string& strategy, bool batch_invariant) {
+  const Problem problem = ProblemOf(op, shape, axis, dtype, out_dtype, batch_invariant);
+  return NeedsWorkspace(problem, KnownStrategy(strategy)) ? kWorkspaceBytes : 0;
+}
+
 nb::dict CpuPlan(const std::string& op, const std::vector<int64_t>& shape, int64_t axis,
                  const std::string& dtype, const std::string& out_dtype,
                  const std::string& strategy, bool batch_invariant) {
@@ -78,6 +85,9 @@ NB_MODULE(_cpu, m) {
   m.def("describe", [] { return std::string(cpu::Kernels().isa); });
   m.def("cuda_plan", &CudaPlan, nb::arg("op"), nb::arg("shape"), nb::arg("axis"), nb::arg("dtype"),
         nb::arg("out_dtype"), nb::arg("strategy"), nb::arg("batch_invariant"), nb::arg("limits"));
+  m.def("cuda_workspace", &WorkspaceOf, nb::arg("op"), nb::arg("shape"), nb::arg("axis"),
+        nb::arg("dtype"), nb::arg("out_dtype"), nb::arg("strategy"), nb::arg("batch_invariant"),
+        "Bytes that a call on a GPU is given for each row, beside its operands and result.");
   m.def("cpu_plan", &CpuPlan, nb::arg("op"), nb::arg("shape"), nb::arg("axis"), nb::arg("dtype"),
         nb::arg("out_dtype"), nb::arg("strategy"), nb::arg("batch_invariant"));
   m.def("resident_blocks", &ComputedResidentBlocks, nb::arg("op"), nb::arg("shape"),

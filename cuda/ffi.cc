@@ -17,13 +17,22 @@ ffi::Error Failed(OpKind op, const char* doing, cudaError_t status) {
 }
 
 ffi::Error Run(OpKind op, cudaStream_t stream, int32_t ordinal, ffi::RemainingArgs args,
-               ffi::Result<ffi::AnyBuffer> out, int64_t axis, int64_t logical_axis,
-               std::string_view strategy, bool batch_invariant) {
+               ffi::Result<ffi::AnyBuffer> out, ffi::RemainingRets more, int64_t axis,
+               int64_t logical_axis, std::string_view strategy, bool batch_invariant) {
   handler_calls.fetch_add(1, std::memory_order_relaxed);
-  const ffi::ErrorOr<Operands> operands =
+  ffi::ErrorOr<Operands> operands =
       Decode(op, args, out, axis, logical_axis, batch_invariant);
   if (operands.has_error()) return operands.error();
   if (operands->problem.rows.Elements() == 0) return ffi::Error::Success();
+
+  void* workspace = nullptr;
+  if (more.size() > 0) {
+    auto buffer = more.get<ffi::AnyBuffer>(0);
+    if (buffer.has_error()) return buffer.error();
+    workspace = (*buffer)->untyped_data();
+    operands->problem.has_workspace = static_cast<int64_t>((*buffer)->size_bytes()) >=
+                                      operands->problem.rows.Count() * kWorkspaceBytes;
+  }
 
   const std::optional<Strategy> requested = StrategyNamed(strategy);
   if (!requested) return Invalid(op, "no strategy is called '" + std::string(strategy) + "'");
@@ -39,8 +48,11 @@ ffi::Error Run(OpKind op, cudaStream_t stream, int32_t ordinal, ffi::RemainingAr
     return Invalid(op, "strategy '" + std::string(strategy) + "' cannot run this: " + plan.refusal);
   }
 
-  const Call call{
-      {operands->inputs[0], operands->inputs[1]}, operands->output, operands->problem, plan};
+  const Call call{{operands->inputs[0], operands->inputs[1]},
+                  operands->output,
+                  workspace,
+                  operands->problem,
+                  plan};
   status = Launch(call, stream);
   return status == cudaSuccess ? ffi::Error::Success() : Failed(op, "launching", status);
 }
@@ -51,6 +63,7 @@ auto Binding() {
       .Ctx<ffi::DeviceOrdinal>()
       .RemainingArgs()
       .Ret<ffi::AnyBuffer>()
+      .RemainingRets()
       .Attr<int64_t>("axis")
       .Attr<int64_t>("logical_axis")
       .Attr<std::string_view>("strategy")

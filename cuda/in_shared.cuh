@@ -11,24 +11,6 @@
 
 namespace jax_softmax::JS_ISA {
 
-// The part of a row that one of `blocks` blocks takes: `packs` vectors of the row's window.
-template <int kVector_, bool kWhole_>
-struct Slice {
-  static constexpr int kVector = kVector_;
-  static constexpr bool kWhole = kWhole_;
-
-  Window<kVector, kWhole> window;
-  int begin;
-  int packs;
-
-  __device__ __forceinline__ Slice(int64_t row, int64_t columns, int rank, int blocks)
-      : window(row, columns) {
-    const int share = (window.packs + blocks - 1) / blocks;
-    begin = min(rank * share, window.packs);
-    packs = min(share, window.packs - begin);
-  }
-};
-
 // Vectors in shared memory, of which thread t has those at t, t + blockDim.x, …: every thread reads
 // back just what it fetched itself, so that none waits for another.
 template <typename Op, typename Load, int kVector>

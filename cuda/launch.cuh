@@ -10,6 +10,7 @@
 #include "strategies/cluster.cuh"
 #include "strategies/panel.cuh"
 #include "strategies/registers.cuh"
+#include "strategies/split.cuh"
 #include "strategies/stream.cuh"
 #include "strategies/strided.cuh"
 #include "strategies/tile.cuh"
@@ -47,11 +48,16 @@ cudaError_t LaunchKernel(void (*kernel)(Args...), const Plan& plan, cudaStream_t
   config.dynamicSmemBytes = plan.shared_bytes;
   config.stream = stream;
   cudaLaunchAttribute attribute = {};
+  config.attrs = &attribute;
+  if (plan.overlaps) {
+    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute.val.programmaticStreamSerializationAllowed = 1;
+    config.numAttrs = 1;
+  }
   if (plan.cluster_blocks > 1) {
     const unsigned blocks = plan.cluster_blocks;
     attribute.id = cudaLaunchAttributeClusterDimension;
     attribute.val.clusterDim = {blocks, 1, 1};
-    config.attrs = &attribute;
     config.numAttrs = 1;
     int clusters = 0;
     const cudaError_t status =
@@ -154,6 +160,19 @@ cudaError_t RunAs(const Call& call, cudaStream_t stream, int* resident) {
           return launch(
               ClusterKernel<Op, Load, Store, vector, kWhole>,
               static_cast<int>(CeilDiv(PacksPerRow(rows.columns, vector), plan.cluster_blocks)));
+        case Strategy::kSplit: {
+          const int parts = plan.lanes_per_row / plan.threads;
+          auto* workspace = static_cast<Partial<Op>*>(call.workspace);
+          const auto split = [&](auto kernel, bool overlaps) {
+            Plan one = plan;
+            one.overlaps = overlaps;
+            return LaunchKernel(kernel, one, stream, resident, op, load, store, rows, parts,
+                                workspace);
+          };
+          const cudaError_t status = split(SplitKernel<Op, Load, Store, vector, kWhole, false>, false);
+          if (status != cudaSuccess || resident != nullptr) return status;
+          return split(SplitKernel<Op, Load, Store, vector, kWhole, true>, plan.overlaps);
+        }
         case Strategy::kStream:
           return launch(StreamKernel<Op, Load, Store, vector, kWhole>);
         default:

@@ -10,6 +10,7 @@ namespace jax_softmax {
 struct Call {
   const void* inputs[kMaxInputs];
   void* output;
+  void* workspace;
   Problem problem;
   Plan plan;
 };

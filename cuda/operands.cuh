@@ -11,6 +11,8 @@
 namespace jax_softmax::JS_ISA {
 
 // One memory access. Without this type the compiler splits accesses to a Pack into its elements.
+//
+// kLastUse: nothing reads this again soon, so that it may leave the cache first.
 template <int kBytes>
 struct WordOf;
 template <>
@@ -38,10 +40,12 @@ struct Pack {
   static constexpr int kWords = kBytes / sizeof(Word);
   Io element[kVector];
 
+  template <bool kLastUse = false>
   __device__ __forceinline__ static Pack Load(const void* from) {
+    const auto* source = static_cast<const Word*>(from);
     Word words[kWords];
 #pragma unroll
-    for (int i = 0; i < kWords; ++i) words[i] = static_cast<const Word*>(from)[i];
+    for (int i = 0; i < kWords; ++i) words[i] = kLastUse ? __ldcs(source + i) : source[i];
     Pack pack;
     memcpy(&pack, words, sizeof(words));
     return pack;
@@ -54,11 +58,15 @@ struct Pack {
   }
   // The same by an instruction of its own: beside the masked stores of a row's edges, the compiler
   // splits an assignment into elements all the same (nvcc 13.0, the block kernels' PTX).
+  template <bool kLastUse = false>
   __device__ __forceinline__ void StoreGlobal(void* to) const {
     Word words[kWords];
     memcpy(words, this, sizeof(words));
 #pragma unroll
-    for (int i = 0; i < kWords; ++i) __stwb(static_cast<Word*>(to) + i, words[i]);
+    for (int i = 0; i < kWords; ++i) {
+      Word* word = static_cast<Word*>(to) + i;
+      kLastUse ? __stcs(word, words[i]) : __stwb(word, words[i]);
+    }
   }
 };
 
@@ -118,6 +126,24 @@ struct Window {
   }
 };
 
+// The part of a row that one of `blocks` blocks takes: `packs` vectors of the row's window.
+template <int kVector_, bool kWhole_>
+struct Slice {
+  static constexpr int kVector = kVector_;
+  static constexpr bool kWhole = kWhole_;
+
+  Window<kVector, kWhole> window;
+  int begin;
+  int packs;
+
+  __device__ __forceinline__ Slice(int64_t row, int64_t columns, int rank, int blocks)
+      : window(row, columns) {
+    const int share = (window.packs + blocks - 1) / blocks;
+    begin = min(rank * share, window.packs);
+    packs = min(share, window.packs - begin);
+  }
+};
+
 // LOAD: elements in the op's compute type, converted from `Io`.
 template <typename Op, typename Io_>
 struct DirectLoad {
@@ -143,19 +169,20 @@ struct DirectLoad {
 
   // One input's vector as it lies in memory; elements that are not of this row are absent, and so
   // are all of a vector that is not `present`.
-  template <typename W>
+  template <bool kLastUse = false, typename W>
   __device__ __forceinline__ Raw<W::kVector> Fetch(int input, const W& window,
                                                    typename W::Index pack,
                                                    bool present = true) const {
+    using Whole = Raw<W::kVector>;
     const int64_t offset = window.Offset(pack);
     const Io* from = source[input] + offset;
-    Raw<W::kVector> raw = AbsentRaw<W::kVector>(input);
+    Whole raw = AbsentRaw<W::kVector>(input);
     if constexpr (W::kWhole) {
-      if (present) raw = Raw<W::kVector>::Load(from);
+      if (present) raw = Whole::template Load<kLastUse>(from);
     } else {
       // Its neighbours' elements may be read too, as long as they are there.
       const bool in_bounds = present && offset + W::kVector <= elements;
-      if (in_bounds) raw = Raw<W::kVector>::Load(from);
+      if (in_bounds) raw = Whole::template Load<kLastUse>(from);
       if (present && !window.IsWhole(pack)) {
 #pragma unroll
         for (int i = 0; i < W::kVector; ++i) {
@@ -219,12 +246,13 @@ struct DirectStore {
     return packed;
   }
 
-  template <typename W>
+  template <typename W, bool kLastUse = false>
   __device__ __forceinline__ void operator()(const W& window, typename W::Index pack,
-                                             const T (&y)[W::kVector]) const {
+                                             const T (&y)[W::kVector],
+                                             std::bool_constant<kLastUse> = {}) const {
     const auto packed = Packed(y);
     Io* to = target + window.Offset(pack);
-    if (window.IsWhole(pack)) return packed.StoreGlobal(to);
+    if (window.IsWhole(pack)) return packed.template StoreGlobal<kLastUse>(to);
 #pragma unroll
     for (int i = 0; i < W::kVector; ++i) {
       if (window.Has(pack, i)) to[i] = packed.element[i];

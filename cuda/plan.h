@@ -53,6 +53,7 @@ struct Problem {
   int alignment;  // bytes that every operand's address is a multiple of, up to kVectorBytes
   // Whether a row's plan must be the same among any number of other rows.
   bool batch_invariant;
+  bool has_workspace = false;  // kWorkspaceBytes for each row
 
   constexpr TypePair Types() const { return {dtype, out_dtype}; }
   // Every operand once.
@@ -124,12 +125,13 @@ enum class Strategy {
   kTile,
   kBlock,
   kCluster,
+  kSplit,
   kStream,
   kPanel,
   kStrided
 };
-inline constexpr std::array<std::string_view, 9> kStrategyNames = {
-    "auto", "warp", "registers", "tile", "block", "cluster", "stream", "panel", "strided"};
+inline constexpr std::array<std::string_view, 10> kStrategyNames = {
+    "auto", "warp", "registers", "tile", "block", "cluster", "split", "stream", "panel", "strided"};
 
 constexpr std::optional<Strategy> StrategyNamed(std::string_view name) {
   return Named<Strategy>(kStrategyNames, name);
@@ -141,6 +143,7 @@ struct Plan {
   int64_t blocks = 0;          // in the grid
   int cluster_blocks = 1;      // that share a row
   int lanes_per_row = 0;       // threads that share a row
+  bool overlaps = false;       // its second kernel may start before the first ends (split)
   int64_t rows_per_block = 0;  // at a time; in a cluster, the blocks' together
   int vector = 1;              // elements per access
   int count_per_lane = 0;      // vectors of a row that a thread keeps in registers; tile: elements
@@ -201,10 +204,26 @@ inline constexpr int kClusterRegisters = 64;  // what that comes to
 inline constexpr int kClusterShareBytes = 40 * 1024;
 inline constexpr int kClusterMostShareBytes = 80 * 1024;
 inline constexpr int kClusterBlocks = 8;
+// Nanoseconds, and the fewest rows of a cluster for which 1 to 4 % were gained.
+inline constexpr int kClusterStagger = 1000;
+inline constexpr int kClusterStaggerRows = 4;
 
-inline constexpr int kStreamThreads = 512;
-inline constexpr int kStreamResident = 2;
+// Of a multiprocessor's threads, with room for the vectors that each has under way, half.
+inline constexpr int kStreamResidentThreads = 1024;
+constexpr int StreamThreads(int inputs) { return inputs == 1 ? 512 : 1024; }
 inline constexpr int kStreamBlocks = 8;  // the most of a cluster
+
+inline constexpr int kSplitThreads = 256;
+// A row's parts have at least so many vectors each; rows are cut into so many blocks together, or
+// a row into the fewest or the most parts.
+inline constexpr int kSplitPacks = 512;
+inline constexpr int kSplitBlocks = 256;
+inline constexpr int kSplitFewestParts = 8;
+inline constexpr int kSplitMostParts = 128;
+inline constexpr int kSplitPartBytes = 32;  // of a part's statistics, at most
+// With more rows, or with shorter ones, the second kernel costs more than blocks without work.
+inline constexpr int64_t kSplitRows = 64;
+inline constexpr int64_t kSplitRowBytes = 128 * 1024;
 
 inline constexpr int kPanelThreads = 256;
 inline constexpr int kPanelResident = 2;
@@ -370,12 +389,7 @@ constexpr Plan ClusterPlan(const Problem& p, const Device& device, Plan plan) {
   const int64_t most = std::min(kClusterBlocks, device.cluster_blocks);
   int64_t blocks =
       std::clamp<int64_t>(PowerOfTwoFrom(CeilDiv(RowBytes(p), kClusterShareBytes)), 2, most);
-  // Where rows are too few to fill the device, larger clusters finish sooner.
-  const auto too_few = [&](int64_t blocks) {
-    return !p.batch_invariant && p.rows.Count() * blocks <= device.multiprocessors;
-  };
-  while (2 * blocks <= device.cluster_blocks &&
-         (too_few(2 * blocks) || ClusterShare(p, blocks) > kClusterMostShareBytes)) {
+  while (2 * blocks <= device.cluster_blocks && ClusterShare(p, blocks) > kClusterMostShareBytes) {
     blocks *= 2;
   }
   const int64_t share = ClusterShare(p, blocks);
@@ -384,7 +398,7 @@ constexpr Plan ClusterPlan(const Problem& p, const Device& device, Plan plan) {
   }
   plan.cluster_blocks = static_cast<int>(blocks);
   plan.shared_bytes = static_cast<int>(share + 2 * kScratchBytes);
-  plan.threads = kClusterThreads[share > kClusterShareBytes || too_few(blocks)];
+  plan.threads = kClusterThreads[share > kClusterShareBytes];
   plan.lanes_per_row = plan.threads * plan.cluster_blocks;
   plan.rows_per_block = 1;
   // The launch starts no more than are resident at a time: a cluster that had to wait for others to
@@ -398,17 +412,49 @@ constexpr Plan ClusterPlan(const Problem& p, const Device& device, Plan plan) {
 }
 
 constexpr Plan StreamPlan(const Problem& p, const Device& device, Plan plan) {
-  plan.threads = kStreamThreads;
+  plan.threads = StreamThreads(p.inputs);
   // Threads take some vectors each before a row gets more blocks.
-  const int64_t wanted = PowerOfTwoFrom(CeilDiv(PacksPerRow(p), kStreamThreads * 16));
+  const int64_t wanted = PowerOfTwoFrom(CeilDiv(PacksPerRow(p), plan.threads * 16));
   plan.cluster_blocks =
       static_cast<int>(std::min<int64_t>(wanted, std::min(kStreamBlocks, device.cluster_blocks)));
-  plan.lanes_per_row = kStreamThreads * plan.cluster_blocks;
+  plan.lanes_per_row = plan.threads * plan.cluster_blocks;
   plan.rows_per_block = 1;
   plan.shared_bytes = 2 * kScratchBytes;
-  const int64_t resident = int64_t{device.multiprocessors} * kStreamResident / plan.cluster_blocks;
+  const int64_t resident =
+      int64_t{device.multiprocessors} * (kStreamResidentThreads / plan.threads) /
+      plan.cluster_blocks;
   plan.blocks = std::max<int64_t>(std::min(resident, p.rows.Count()), 1) * plan.cluster_blocks;
   return plan;
+}
+
+constexpr Plan SplitPlan(const Problem& p, const Device& device, Plan plan) {
+  if (!p.has_workspace) return Refuse(plan, "it needs a workspace");
+  if (p.rows.columns > kMaxGrid - kVectorBytes) return Refuse(plan, "the row is too long");
+  const int64_t by_row = PowerOfTwoFrom(CeilDiv(PacksPerRow(p), kSplitPacks));
+  const int64_t by_grid =
+      PowerOfTwoFrom(CeilDiv(kSplitBlocks, std::max<int64_t>(p.rows.Count(), 1)));
+  const int64_t parts = std::min(
+      by_row, std::clamp<int64_t>(by_grid, kSplitFewestParts, kSplitMostParts));
+  plan.threads = kSplitThreads;
+  plan.lanes_per_row = static_cast<int>(plan.threads * parts);
+  plan.rows_per_block = 1;
+  plan.blocks = p.rows.Count() * parts;
+  if (plan.blocks > kMaxGrid) return Refuse(plan, "there are too many rows");
+  plan.overlaps = device.cluster_blocks > 1;  // from sm_90 on, as clusters are
+  return plan;
+}
+
+// Whether few rows are better split, where the caller lets their number decide.
+constexpr bool PrefersSplit(const Problem& p) {
+  return !p.batch_invariant && p.rows.inner == 1 && p.rows.Count() <= kSplitRows &&
+         RowBytes(p) >= kSplitRowBytes * p.inputs;
+}
+
+// What a call may need beside operands and result, for each row: XLA allocates it before a device
+// and its plan are known.
+inline constexpr int64_t kWorkspaceBytes = int64_t{kSplitMostParts} * kSplitPartBytes;
+constexpr bool NeedsWorkspace(const Problem& p, Strategy requested) {
+  return requested == Strategy::kSplit || (requested == Strategy::kAuto && PrefersSplit(p));
 }
 
 // ---- Any axis -----------------------------------------------------------------------------------
@@ -477,6 +523,8 @@ constexpr Plan Forced(const Problem& p, const Device& device, Strategy strategy,
       return BlockPlan(p, device, plan);
     case Strategy::kCluster:
       return ClusterPlan(p, device, plan);
+    case Strategy::kSplit:
+      return SplitPlan(p, device, plan);
     default:
       return StreamPlan(p, device, plan);
   }
@@ -490,8 +538,11 @@ constexpr std::array<Strategy, 5> Preferred(const Problem& p, const Device& devi
     if (wide && p.rows.inner % VectorOf(p) == 0) return {kPanel, kTile, kStrided};
     return {kTile, kPanel, kStrided};
   }
+  if (PrefersSplit(p) && p.has_workspace) return {kSplit, kStream};
   const bool fits = RowBytes(p) <= int64_t{kBlockRowBytes} * p.inputs || device.cluster_blocks < 2;
-  const Strategy shared = fits ? kBlock : kCluster;
+  // Beyond this share, a multiprocessor has room for one block of a cluster: two reads are faster.
+  const bool fits_cluster = ClusterShare(p, device.cluster_blocks) <= kClusterMostShareBytes;
+  const Strategy shared = fits ? kBlock : fits_cluster ? kCluster : kStream;
   if (IsMasked(p) && p.rows.columns <= kTileColumns) {
     return {kTile, kWarp, kRegisters, shared, kStream};
   }

@@ -87,10 +87,16 @@ inline Problem ProblemOf(const std::string& op, const std::vector<int64_t>& shap
   throw nb::value_error(("strategy '" + strategy + "' cannot run this problem: " + why).c_str());
 }
 
-inline Plan CheckedPlan(const Problem& problem, const Device& device, const std::string& strategy) {
-  const std::optional<Strategy> requested = StrategyNamed(strategy);
-  if (!requested) ThrowUnknownStrategy(strategy, Listed(kStrategyNames));
-  const Plan plan = ChoosePlan(problem, device, *requested);
+inline Strategy KnownStrategy(const std::string& name) {
+  const std::optional<Strategy> strategy = StrategyNamed(name);
+  if (!strategy) ThrowUnknownStrategy(name, Listed(kStrategyNames));
+  return *strategy;
+}
+
+inline Plan CheckedPlan(Problem problem, const Device& device, const std::string& strategy) {
+  const Strategy requested = KnownStrategy(strategy);
+  problem.has_workspace = NeedsWorkspace(problem, requested);  // the lowering sees to it
+  const Plan plan = ChoosePlan(problem, device, requested);
   if (plan.refusal != nullptr) ThrowRefusal(strategy, plan.refusal);
   return plan;
 }

@@ -1,6 +1,6 @@
 """Lowering: one custom call on cuda and cpu, the pure-JAX reference everywhere else."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -21,7 +21,7 @@ def register(primitive: Primitive, reference: Reference) -> None:
     call_p = _call_primitive(primitive.name)
     for backend in _native.BACKENDS:
         if _native.module(backend) is not None:
-            rule = partial(_lower, call_p=call_p, reference=reference, here=backend)
+            rule = partial(_lower, op=primitive.name, call_p=call_p, reference=reference, here=backend)
             mlir.register_lowering(primitive, rule, platform=backend)
 
 
@@ -48,6 +48,7 @@ def _lower_reference(
 def _lower(
     ctx: Any,
     *operands: Any,
+    op: str,
     call_p: Primitive,
     reference: Reference,
     here: str,
@@ -59,8 +60,18 @@ def _lower(
     if backend != here and (backend is not None or not has_kernels):
         return _lower_reference(ctx, *operands, reference=reference, backend=backend, **params)
     in_place = here == "cpu" and _one_device(ctx)
-    call = partial(_call, call_p, axis_last=not in_place, **params)
+    workspace = _workspace(ctx.avals_in, op=op, **params) if here == "cuda" else 0
+    call = partial(_call, call_p, axis_last=not in_place, workspace=workspace, **params)
     return mlir.lower_fun(call, multiple_results=False)(ctx, *operands)
+
+
+def _workspace(avals: Sequence[Any], *, axis: int, dtype: Any, op: str, **request: Any) -> int:
+    """The bytes of scratch memory that the call needs for each row."""
+    shape = avals[0].shape
+    if not _is_static(shape):
+        return 0
+    wide = max((x.dtype for x in avals), key=lambda d: d.itemsize)
+    return _native.workspace(op, shape, wide, output_dtype=dtype, axis=axis, **request)
 
 
 def _one_device(ctx: Any) -> bool:
@@ -68,7 +79,12 @@ def _one_device(ctx: Any) -> bool:
 
 
 def _call(
-    call_p: Primitive, *operands: jax.Array, axis: int, axis_last: bool, **params: Any
+    call_p: Primitive,
+    *operands: jax.Array,
+    axis: int,
+    axis_last: bool,
+    workspace: int = 0,
+    **params: Any,
 ) -> jax.Array:
     """The custom call; with `axis_last`, between two transposes that XLA:GPU elides.
 
@@ -79,22 +95,32 @@ def _call(
     wide = max((x.dtype for x in operands), key=lambda d: d.itemsize)
     operands = tuple(x.astype(wide) for x in operands)
     if not axis_last:
-        return call_p.bind(*operands, axis=axis, logical_axis=axis, **params)
+        return call_p.bind(*operands, axis=axis, logical_axis=axis, workspace=0, **params)[0]
     last = operands[0].ndim - 1
     moved = [jnp.moveaxis(x, axis, last) for x in operands]
-    y = call_p.bind(*moved, axis=axis, logical_axis=last, **params)
+    y = call_p.bind(*moved, axis=axis, logical_axis=last, workspace=workspace, **params)[0]
     return jnp.moveaxis(y, last, axis)
 
 
 def _call_primitive(op: str) -> Primitive:
     """The custom call as a primitive of its own, which exists only inside a lowering.
 
-    `logical_axis` is the softmax axis of its operands, `axis` where that axis lies in memory.
+    `logical_axis` is the softmax axis of its operands, `axis` where that axis lies in memory. With
+    `workspace`, a second result holds as many bytes for each row.
     """
     primitive = Primitive(f"{op}_call")
-    primitive.def_abstract_eval(lambda x, *others, dtype, **params: x.update(dtype=dtype))
+    primitive.multiple_results = True
+    primitive.def_abstract_eval(_call_results)
     mlir.register_lowering(primitive, partial(_lower_call, target=_native.target(op)))
     return primitive
+
+
+def _call_results(x: Any, *others: Any, dtype: Any, workspace: int, **params: Any) -> list[Any]:
+    del others, params
+    y = x.update(dtype=dtype)
+    if workspace == 0:
+        return [y]
+    return [y, x.update(shape=(*x.shape[:-1], workspace // 4), dtype=jnp.dtype("float32"))]
 
 
 def _lower_call(
@@ -104,38 +130,50 @@ def _lower_call(
     axis: int,
     logical_axis: int,
     dtype: Any,
+    workspace: int,
     **attributes: Any,
 ) -> Any:
-    del dtype  # the result's type says it
+    del dtype, workspace  # the results' types say it
     shape = ctx.avals_in[0].shape
     ndim = len(shape)
     major_to_minor = [d for d in range(ndim) if d != logical_axis]
     major_to_minor.insert(axis, logical_axis)
     layout = tuple(reversed(major_to_minor))
+    shapes = [aval.shape for aval in (*ctx.avals_in, *ctx.avals_out)]
     rule = jax.ffi.ffi_lowering(
         target,
         operand_layouts=[layout] * len(operands),
-        result_layouts=[layout],
-        extra_attributes=_partitioning(shape, len(operands)) if logical_axis == ndim - 1 else {},
+        result_layouts=[layout, tuple(reversed(range(ndim)))][: len(ctx.avals_out)],
+        extra_attributes=_partitioning(shapes, len(operands)) if logical_axis == ndim - 1 else {},
     )
     return rule(ctx, *operands, axis=axis, logical_axis=logical_axis, **attributes)
 
 
-def _partitioning(shape: tuple[Any, ...], operands: int) -> dict[str, Any]:
-    """Tells both of XLA's partitioners that all but the last dimension may be sharded."""
-    if not all(isinstance(d, int) for d in shape):
+def _partitioning(shapes: Sequence[tuple[Any, ...]], operands: int) -> dict[str, Any]:
+    """Tells both of XLA's partitioners that all but the last dimension may be sharded.
+
+    `shapes` are those of the operands and of the results, which agree in all but the last one.
+    """
+    if not all(map(_is_static, shapes)):
         return {}  # symbolic, in export: sizes are unknown, and the rule wants numbers
-    factors = [_factor(i) for i in range(len(shape))]
-    dims = f"[{', '.join(factors)}]"
-    sizes = ", ".join(f"{f}={d}" for f, d in zip(factors, shape, strict=True))
+    *batch, last = range(len(shapes[0]))
+    sizes = {_factor(i): shapes[0][i] for i in batch}
+    lasts = {size: _factor(last + i) for i, size in enumerate(dict.fromkeys(s[-1] for s in shapes))}
+    sizes |= {factor: size for size, factor in lasts.items()}
+    dims = [f"[{', '.join((*map(_factor, batch), lasts[shape[-1]]))}]" for shape in shapes]
     rule = (
-        f"#sdy.op_sharding_rule<({', '.join([dims] * operands)})->({dims}) "
-        f"{{{sizes}}} need_replication={{{factors[-1]}}}>"
+        f"#sdy.op_sharding_rule<({', '.join(dims[:operands])})->({', '.join(dims[operands:])}) "
+        f"{{{', '.join(f'{f}={size}' for f, size in sizes.items())}}} "
+        f"need_replication={{{', '.join(lasts.values())}}}>"
     )
     return {
-        "mhlo.frontend_attributes": mlir.ir_attribute({"num_batch_dims": str(len(shape) - 1)}),
+        "mhlo.frontend_attributes": mlir.ir_attribute({"num_batch_dims": str(last)}),
         "sdy.sharding_rule": mlir.ir.Attribute.parse(rule),
     }
+
+
+def _is_static(shape: tuple[Any, ...]) -> bool:
+    return all(isinstance(d, int) for d in shape)
 
 
 def _factor(i: int) -> str:

@@ -114,6 +114,22 @@ def cuda_device(device: Device) -> Mapping[str, int]:
     return cuda.device(device.local_hardware_id)
 
 
+def workspace(
+    op: str,
+    shape: tuple[int, ...],
+    dtype: Any,
+    *,
+    output_dtype: Any,
+    axis: int,
+    strategy: str,
+    batch_invariant: bool,
+) -> int:
+    """The bytes of scratch memory that a call on a GPU is given for each row."""
+    cpu = module("cpu")
+    problem = op, shape, axis, str(dtype), str(output_dtype), strategy, batch_invariant
+    return 0 if cpu is None else cpu.cuda_workspace(*problem)
+
+
 def plan(
     op: str,
     shape: tuple[int, ...],

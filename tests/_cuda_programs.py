@@ -19,6 +19,7 @@ from jax.sharding import PartitionSpec as P
 import jax_softmax
 
 SHAPE = (32, 48, 64)
+FEW_LONG_ROWS = (4, 8, 65_536)
 TARGET_CONFIG = pathlib.Path(__file__).parent / "data/h200_target_config.textproto"
 NAMES = ("softmax", "log_softmax")
 MODES = {
@@ -33,7 +34,11 @@ DEVICES = (1, 2)
 AXES = tuple(
     (axis, batch) for axis, batch in itertools.product(range(3), repeat=2) if axis != batch
 )
-CASES = tuple(itertools.product(DEVICES, NAMES, MODES, DTYPES, AXES))
+CASES = (
+    *itertools.product(DEVICES, NAMES, MODES, DTYPES, AXES),
+    # With a workspace: the rows are split.
+    *itertools.product(DEVICES, NAMES, MODES, DTYPES[:1], [(2, 0), (2, 1)], [FEW_LONG_ROWS]),
+)
 
 
 def topology(devices: int) -> Mesh:
@@ -43,12 +48,14 @@ def topology(devices: int) -> Mesh:
     return Mesh(np.array(description.devices), ("batch",))
 
 
-def program(mesh, name, mode, dtypes, axes) -> dict:
+def program(mesh, name, mode, dtypes, axes, shape=SHAPE) -> dict:
     axis, batch = axes
     dtype, output_dtype = dtypes
-    f = functools.partial(getattr(jax_softmax, name), axis=axis, dtype=output_dtype)
+    f = functools.partial(
+        getattr(jax_softmax, name), axis=axis, dtype=output_dtype, batch_invariant=False
+    )
     sharding = NamedSharding(mesh, P(*("batch" if d == batch else None for d in range(3))))
-    x = jax.ShapeDtypeStruct(SHAPE, dtype, sharding=sharding)
+    x = jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)
     t = x.update(dtype=output_dtype) if mode == "vjp" else x
     hlo = jax.jit(functools.partial(MODES[mode], f)).lower(x, t).compile().as_text()
     return {"calls": count_calls(hlo), "operations": sorted(operations(hlo))}

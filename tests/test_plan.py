@@ -144,14 +144,18 @@ def test_so_is_that_of_rows_along_another_axis_but_for_their_layout(n):
     assert len({(p.strategy, p.threads, p.lanes_per_row) for p in plans}) == 1
 
 
-def test_few_long_rows_get_more_blocks_only_where_rows_may_depend_on_their_number():
-    def blocks(rows, batch_invariant):
+@each_op
+@pytest.mark.parametrize("device", SHARED_LIMITS)
+def test_few_long_rows_are_split_only_where_rows_may_depend_on_their_number(op, device):
+    def chosen(rows, batch_invariant):
         shape = (rows, 128_256)
-        return plan(
-            shape, "bfloat16", device="H200", batch_invariant=batch_invariant
-        ).cluster_blocks
+        return plan(shape, "bfloat16", op=op, device=device, batch_invariant=batch_invariant)
 
-    assert blocks(1, True) == blocks(1000, True) == blocks(1000, False) < blocks(1, False)
+    one, eight = chosen(1, False), chosen(8, False)
+    assert one.strategy == eight.strategy == "split"
+    assert one.lanes_per_row >= eight.lanes_per_row > 4 * one.threads
+    others = {chosen(rows, flag).strategy for rows, flag in ((1, True), (1000, True), (1000, False))}
+    assert others == {"cluster" if device == "H200" else "stream"}
 
 
 @each_device
@@ -211,6 +215,8 @@ BAD_ARGUMENTS = {
     "a row too long for a block": ({"shape": (4, 2**20), "strategy": "block"}, "block"),
     "an axis that is not last": ({"axis": 0, "strategy": "stream"}, "stream"),
     "a device without clusters": ({"device": "A100", "strategy": "cluster"}, "no clusters"),
+    "a row too long to split": ({"shape": (1, 2**31), "strategy": "split"}, "too long"),
+    "too many rows to split": ({"shape": (2**29, 8192), "strategy": "split"}, "too many rows"),
     "two inputs": ({"op": "softmax_tangent", "strategy": "registers"}, "one .*input"),
 }
 

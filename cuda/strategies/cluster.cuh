@@ -17,6 +17,13 @@ __global__ void __launch_bounds__(kClusterThreads.back(), kClusterResident)
 
   const int64_t step = gridDim.x / cluster.blocks;
   int64_t row = blockIdx.x / cluster.blocks;
+  // Blocks of one multiprocessor that start together would all compute at a time, and all wait for
+  // memory at another. Where there are rows enough to regain it, each starts a little later.
+  if (rows.outer >= kClusterStaggerRows * step) {
+    unsigned multiprocessors;
+    asm("mov.u32 %0, %%nsmid;" : "=r"(multiprocessors));
+    for (int k = blockIdx.x / multiprocessors; k > 0; --k) __nanosleep(kClusterStagger);
+  }
   Slice<kVector, kWhole> slice(row, rows.columns, cluster.rank, cluster.blocks);
   for (int k = threadIdx.x; k < slice.packs; k += blockDim.x) cache.Fetch(load, slice, k);
 

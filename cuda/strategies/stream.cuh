@@ -7,12 +7,19 @@
 
 namespace jax_softmax::JS_ISA {
 
+template <typename Op>
+inline constexpr bool kFitsStreamScratch =
+    StreamThreads(Op::kInputs) / kWarpLanes * sizeof(typename Op::First::Crossing) <=
+    kScratchBytes / 2;
+
 template <typename Op, typename Load, typename Store, int kVector, bool kWhole>
-__global__ void __launch_bounds__(kStreamThreads, kStreamResident)
+__global__ void __launch_bounds__(StreamThreads(Op::kInputs),
+                                  kStreamResidentThreads / StreamThreads(Op::kInputs))
     StreamKernel(Op op, Load load, Store store, Rows rows) {
   using T = typename Op::T;
   // Vectors of a row that a thread loads before it uses the first.
-  constexpr int kBatch = (kWhole ? 4 : 2) / Op::kInputs;
+  constexpr int kBatch = kWhole ? 4 : 2;
+  static_assert(kFitsStreamScratch<Op>);
   extern __shared__ __align__(16) unsigned char shared[];
   __shared__ Partial<Op> of_block[2];
   const Cluster cluster;
@@ -20,13 +27,14 @@ __global__ void __launch_bounds__(kStreamThreads, kStreamResident)
   const int64_t stride = int64_t{blockDim.x} * cluster.blocks;
 
   typename Load::template Raw<kVector> raw[kBatch][Op::kInputs];
-  const auto fetch = [&](const auto& window, int64_t k, auto needs) {
+  const auto fetch = [&](const auto& window, int64_t k, auto needs, auto last_use) {
 #pragma unroll
     for (int b = 0; b < kBatch; ++b) {
       const int64_t pack = k + b * stride;
 #pragma unroll
       for (int input = 0; input < Op::kInputs; ++input) {
-        raw[b][input] = load.Fetch(input, window, pack, needs(input) && pack < window.packs);
+        raw[b][input] = load.template Fetch<last_use>(input, window, pack,
+                                                      needs(input) && pack < window.packs);
       }
     }
   };
@@ -35,10 +43,14 @@ __global__ void __launch_bounds__(kStreamThreads, kStreamResident)
   for (int64_t row = blockIdx.x / cluster.blocks; row < rows.outer;
        row += gridDim.x / cluster.blocks, turn ^= 1) {
     const Window<kVector, kWhole, int64_t> window(row, rows.columns);
+    const int64_t batches = (window.packs + kBatch * stride - 1) / (kBatch * stride);
 
     Partial<Op> part;
-    for (int64_t k = first; k < window.packs; k += kBatch * stride) {
-      fetch(window, k, [](int input) { return SweepsNeed<Op>(input); });
+#pragma unroll 1
+    for (int64_t i = 0; i < batches; ++i) {
+      fetch(
+          window, first + i * kBatch * stride, [](int input) { return SweepsNeed<Op>(input); },
+          std::false_type{});
       Element<T, Op::kInputs> e[kBatch][kVector];
 #pragma unroll
       for (int b = 0; b < kBatch; ++b) Load::Decode(raw[b], e[b]);
@@ -54,16 +66,19 @@ __global__ void __launch_bounds__(kStreamThreads, kStreamResident)
     cluster.Merge(op, part, of_block[turn]);
 
     const auto result = op.Close(part.first, part.second);
-    for (int64_t k = first; k < window.packs; k += kBatch * stride) {
-      fetch(window, k, [](int) { return true; });
+    // Backwards: what was read last is still in the cache.
+#pragma unroll 1
+    for (int64_t i = batches - 1; i >= 0; --i) {
+      const int64_t k = first + i * kBatch * stride;
+      fetch(window, k, [](int) { return true; }, std::true_type{});
 #pragma unroll
       for (int b = 0; b < kBatch; ++b) {
         Element<T, Op::kInputs> e[kVector];
         Load::Decode(raw[b], e);
         T y[kVector];
 #pragma unroll
-        for (int i = 0; i < kVector; ++i) y[i] = op.Finish(e[i], result);
-        if (k + b * stride < window.packs) store(window, k + b * stride, y);
+        for (int j = 0; j < kVector; ++j) y[j] = op.Finish(e[j], result);
+        if (k + b * stride < window.packs) store(window, k + b * stride, y, std::true_type{});
       }
     }
   }
