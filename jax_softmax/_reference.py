@@ -27,36 +27,33 @@ def _in_compute_dtype(f: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
     return wrapped
 
 
-def _exp_of_shifted(x: jax.Array, axis: int) -> tuple[jax.Array, jax.Array]:
-    """`x - max(x)`, and its exponential with the rounding error of the difference put back.
+def _shifted(x: jax.Array, axis: int) -> jax.Array:
+    """`x - max(x)`, rounded: that costs up to |x - max| units in the last place of the exponential.
 
-    Without that, the exponential is off by |x - max| units in the last place.
+    The kernels put the rounding error back. In XLA:GPU's fused kernel that is 8 instructions an
+    element more, on 23 (float32, 512 columns), and with a reduction after it those are its time.
     """
-    top = jnp.max(x, axis, keepdims=True, initial=-jnp.inf)
-    # In a row of only -inf, shift by zero: -inf - -inf would hide which elements are -inf.
-    top = jnp.where(jnp.isneginf(top.real), 0, top)
-    d = x - top
-    top_part = d - x
-    error = (x - (d - top_part)) - (top + top_part)
-    e = jnp.exp(d)
-    # Where e is 0, the difference may be infinite and its error NaN.
-    return d, jnp.where(e == 0, 0, e * (1 + error))
+    return x - jnp.max(x, axis, keepdims=True, initial=-jnp.inf)
 
 
 @_in_compute_dtype
 def softmax(x: jax.Array, *, axis: int) -> jax.Array:
-    _, e = _exp_of_shifted(x, axis)
-    return e / jnp.sum(e, axis, keepdims=True)
+    e = jnp.exp(_shifted(x, axis))
+    return e * (1 / jnp.sum(e, axis, keepdims=True))
 
 
 @_in_compute_dtype
 def log_softmax(x: jax.Array, *, axis: int) -> jax.Array:
-    d, e = _exp_of_shifted(x, axis)
-    # Without the maximum (one of them), the sum keeps its digits where the result is near zero.
-    at_top = d == 0
-    ties = jnp.sum(at_top.astype(d.dtype), axis, keepdims=True)
-    rest = jnp.sum(jnp.where(at_top, 0, e), axis, keepdims=True)
-    return d - jnp.log1p(rest + (ties - 1))
+    """Three reductions, each on the one before: side by side, XLA:GPU would not fuse them."""
+    d = _shifted(x, axis)
+    e = jnp.exp(d)
+    total = jnp.sum(e, axis, keepdims=True)
+    if jnp.iscomplexobj(x):
+        return d - jnp.log(total)
+    # A maximum that outweighs the rest stays out, so that results near zero keep their digits.
+    most = jnp.where(total < 1.5, 0.75, 2).astype(e.dtype)
+    rest = jnp.sum(jnp.where(e > most, 0, e), axis, keepdims=True)
+    return d - jnp.log1p(jnp.where(rest < 1, rest, rest - 1))
 
 
 @_in_compute_dtype
