@@ -6,37 +6,8 @@
 
 namespace jax_softmax::JS_ISA {
 
-// The second sweep's statistic. `reduce` merges a statistic over the threads that share a row;
-// `any` is a vote of all threads that must call `reduce` together.
-template <typename Op, int kPacks, int kVector, typename Reduce, typename Any>
-__device__ __forceinline__ typename Op::Second SecondInRegisters(
-    const Op& op, const Element<typename Op::T, Op::kInputs> (&e)[kPacks][kVector],
-    typename Op::T pivot, Reduce reduce, Any any) {
-  if constexpr (kEstimates<Op>) {
-    const auto sum = [&](auto term) {
-      typename Op::Estimate estimate;
-#pragma unroll
-      for (int k = 0; k < kPacks; ++k) AddTerms(estimate, e[k], term);
-      return reduce(estimate);
-    };
-    const auto estimate = sum([&](const auto& one) { return op.EstimateTerm(one, pivot); });
-    typename Op::Second second = op.FromEstimate(estimate, pivot);
-    const bool poor = !op.IsGood(second);
-    if (any(poor)) {
-      // The other rows of the vote keep their estimates: no row's bits depend on its neighbours.
-      const auto refined = sum([&](const auto& one) { return op.RefinedTerm(one, pivot); });
-      if (poor) second = op.FromRefined(refined, second);
-    }
-    return second;
-  } else {
-    typename Op::Second second;
-#pragma unroll
-    for (int k = 0; k < kPacks; ++k) AddSecond(op, second, e[k], pivot);
-    return reduce(second);
-  }
-}
-
-// Computes y from e over both sweeps. An op that finishes from terms has them take the elements'
+// Computes y from e over both sweeps. `reduce` merges a statistic over the threads that share a row;
+// `any` is a vote of all threads that must call it together. An op that finishes from terms has them take the elements'
 // registers.
 template <typename Op, int kPacks, int kVector, typename Reduce, typename Any>
 __device__ __forceinline__ void RowInRegisters(
@@ -58,7 +29,13 @@ __device__ __forceinline__ void RowInRegisters(
     }
     second = reduce(second);
   } else if constexpr (Op::kSweeps == 2) {
-    second = SecondInRegisters(op, e, op.Pivot(first), reduce, any);
+    second = SecondSweep(
+        op, op.Pivot(first),
+        [&](auto& statistic, auto term) {
+#pragma unroll
+          for (int k = 0; k < kPacks; ++k) AddTerms(statistic, e[k], term);
+        },
+        reduce, any);
   }
 
   const auto result = op.Close(first, second);

@@ -63,20 +63,26 @@ class Cache {
       Read(k, e);
       AddFirst(op, total.first, e);
     }
-    total.first = BlockReduce(total.first, scratch);
+    int turn = 0;
+    const auto reduce = [&](const auto& statistic) {
+      return BlockReduce(statistic, scratch + (turn++ & 1) * (kScratchBytes / 2));
+    };
+    total.first = reduce(total.first);
     if constexpr (Op::kSweeps == 2) {
-      const T pivot = op.Pivot(total.first);
-      for (int k = threadIdx.x; k < packs; k += blockDim.x) {
-        Read(k, e);
-        const auto terms = AddSecond(op, total.second, e, pivot);
-        if constexpr (kKeepsTerms) {
-          Raw raw;
+      const auto add = [&](auto& statistic, auto term) {
+        for (int k = threadIdx.x; k < packs; k += blockDim.x) {
+          Read(k, e);
+          const auto terms = AddTerms(statistic, e, term);
+          if constexpr (kKeepsTerms) {
+            Raw raw;
 #pragma unroll
-          for (int i = 0; i < kVector; ++i) raw.element[i] = terms.x[i];
-          raw.Store(Place(0, k));
+            for (int i = 0; i < kVector; ++i) raw.element[i] = terms.x[i];
+            raw.Store(Place(0, k));
+          }
         }
-      }
-      total.second = BlockReduce(total.second, scratch + kScratchBytes / 2);
+      };
+      total.second =
+          SecondSweep(op, op.Pivot(total.first), add, reduce, [](bool vote) { return vote; });
     }
     return total;
   }

@@ -221,9 +221,10 @@ inline constexpr int kSplitBlocks = 256;
 inline constexpr int kSplitFewestParts = 8;
 inline constexpr int kSplitMostParts = 128;
 inline constexpr int kSplitPartBytes = 32;  // of a part's statistics, at most
-// With more rows, or with shorter ones, the second kernel costs more than blocks without work.
-inline constexpr int64_t kSplitRows = 64;
-inline constexpr int64_t kSplitRowBytes = 128 * 1024;
+// With more rows, or with shorter ones of an input, a second kernel costs more than it gains: see
+// benchmarks/results/h200-few-rows.json.
+inline constexpr int64_t kSplitRows = 16;
+inline constexpr int64_t kSplitRowBytes = 64 * 1024;
 
 inline constexpr int kPanelThreads = 256;
 inline constexpr int kPanelResident = 2;
@@ -398,7 +399,7 @@ constexpr Plan ClusterPlan(const Problem& p, const Device& device, Plan plan) {
   }
   plan.cluster_blocks = static_cast<int>(blocks);
   plan.shared_bytes = static_cast<int>(share + 2 * kScratchBytes);
-  plan.threads = kClusterThreads[share > kClusterShareBytes];
+  plan.threads = kClusterThreads[p.inputs == 1 && share > kClusterShareBytes];
   plan.lanes_per_row = plan.threads * plan.cluster_blocks;
   plan.rows_per_block = 1;
   // The launch starts no more than are resident at a time: a cluster that had to wait for others to

@@ -63,6 +63,34 @@ __device__ __forceinline__ S BlockReduce(const S& statistic, void* scratch) {
   return S(Butterfly(lane < warps ? of_warp[lane] : S{}.Cross(), kWarpLanes));
 }
 
+// The second sweep's statistic: `add` takes a term of all of this thread's elements into one,
+// `reduce` merges one over the threads that share a row, `any` is a vote of all threads that must
+// call `reduce` together.
+template <typename Op, typename Add, typename Reduce, typename Any>
+__device__ __forceinline__ typename Op::Second SecondSweep(const Op& op, typename Op::T pivot,
+                                                           Add add, Reduce reduce, Any any) {
+  if constexpr (kEstimates<Op>) {
+    const auto sum = [&](auto term) {
+      typename Op::Estimate estimate;
+      add(estimate, term);
+      return reduce(estimate);
+    };
+    const auto estimate = sum([&](const auto& one) { return op.EstimateTerm(one, pivot); });
+    typename Op::Second second = op.FromEstimate(estimate, pivot);
+    const bool poor = !op.IsGood(second);
+    if (any(poor)) {
+      // The other rows of the vote keep their estimates: no row's bits depend on its neighbours.
+      const auto refined = sum([&](const auto& one) { return op.RefinedTerm(one, pivot); });
+      if (poor) second = op.FromRefined(refined, second);
+    }
+    return second;
+  } else {
+    typename Op::Second second;
+    add(second, [&](const auto& one) { return op.SecondTerm(one, pivot); });
+    return reduce(second);
+  }
+}
+
 // The cluster that a block is one of. Before sm_90 there are none, and a block is alone.
 struct Cluster {
   int blocks = 1;
