@@ -41,7 +41,7 @@ int64_t WorkspaceOf(const std::string& op, const std::vector<int64_t>& shape, in
                     const std::string& dtype, const std::string& out_dtype,
                     const std::string& strategy, bool batch_invariant) {
   const Problem problem = ProblemOf(op, shape, axis, dtype, out_dtype, batch_invariant);
-  return NeedsWorkspace(problem, KnownStrategy(strategy)) ? kWorkspaceBytes : 0;
+  return WorkspaceBytes(problem, KnownStrategy(strategy));
 }
 
 nb::dict CpuPlan(const std::string& op, const std::vector<int64_t>& shape, int64_t axis,

@@ -30,8 +30,7 @@ ffi::Error Run(OpKind op, cudaStream_t stream, int32_t ordinal, ffi::RemainingAr
     auto buffer = more.get<ffi::AnyBuffer>(0);
     if (buffer.has_error()) return buffer.error();
     workspace = (*buffer)->untyped_data();
-    operands->problem.has_workspace = static_cast<int64_t>((*buffer)->size_bytes()) >=
-                                      operands->problem.rows.Count() * kWorkspaceBytes;
+    operands->problem.workspace_bytes = static_cast<int64_t>((*buffer)->size_bytes());
   }
 
   const std::optional<Strategy> requested = StrategyNamed(strategy);

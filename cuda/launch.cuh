@@ -108,6 +108,15 @@ cudaError_t RunAs(const Call& call, cudaStream_t stream, int* resident) {
     return LaunchKernel(kernel, plan, stream, resident, op, load, store, rows, more...);
   };
 
+  const auto launch_queue = [&](auto kernel, auto... more) {
+    auto* counter = plan.queues ? static_cast<unsigned long long*>(call.workspace) : nullptr;
+    if (counter != nullptr && resident == nullptr) {
+      const cudaError_t status = cudaMemsetAsync(counter, 0, kQueueBytes, stream);
+      if (status != cudaSuccess) return status;
+    }
+    return launch(kernel, more..., counter);
+  };
+
   const int log2_lanes = std::countr_zero(static_cast<unsigned>(plan.lanes_per_row));
   switch (plan.strategy) {
     case Strategy::kStrided:
@@ -157,7 +166,7 @@ cudaError_t RunAs(const Call& call, cudaStream_t stream, int* resident) {
         case Strategy::kBlock:
           return launch(BlockKernel<Op, Load, Store, vector, kWhole>);
         case Strategy::kCluster:
-          return launch(
+          return launch_queue(
               ClusterKernel<Op, Load, Store, vector, kWhole>,
               static_cast<int>(CeilDiv(PacksPerRow(rows.columns, vector), plan.cluster_blocks)));
         case Strategy::kSplit: {
@@ -174,7 +183,7 @@ cudaError_t RunAs(const Call& call, cudaStream_t stream, int* resident) {
           return split(SplitKernel<Op, Load, Store, vector, kWhole, true>, plan.overlaps);
         }
         case Strategy::kStream:
-          return launch(StreamKernel<Op, Load, Store, vector, kWhole>);
+          return launch_queue(StreamKernel<Op, Load, Store, vector, kWhole>);
         default:
           return cudaErrorInvalidValue;
       }

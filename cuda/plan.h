@@ -53,7 +53,7 @@ struct Problem {
   int alignment;  // bytes that every operand's address is a multiple of, up to kVectorBytes
   // Whether a row's plan must be the same among any number of other rows.
   bool batch_invariant;
-  bool has_workspace = false;  // kWorkspaceBytes for each row
+  int64_t workspace_bytes = 0;  // of WorkspaceBytes
 
   constexpr TypePair Types() const { return {dtype, out_dtype}; }
   // Every operand once.
@@ -144,6 +144,7 @@ struct Plan {
   int cluster_blocks = 1;      // that share a row
   int lanes_per_row = 0;       // threads that share a row
   bool overlaps = false;       // its second kernel may start before the first ends (split)
+  bool queues = false;         // rows go to the next block or cluster that is free
   int64_t rows_per_block = 0;  // at a time; in a cluster, the blocks' together
   int vector = 1;              // elements per access
   int count_per_lane = 0;      // vectors of a row that a thread keeps in registers; tile: elements
@@ -200,9 +201,11 @@ inline constexpr std::array kClusterThreads = {128, 256};
 inline constexpr int kClusterResident = 4;    // blocks that the compiler must leave room for
 inline constexpr int kClusterRegisters = 64;  // what that comes to
 // A block's share of a row, over all inputs: clusters grow to kClusterBlocks to make it the first,
-// then beyond that only where it would exceed the second.
-inline constexpr int kClusterShareBytes = 40 * 1024;
+// then beyond that only where it would exceed the second. One that exceeds the third keeps more
+// threads busy.
+inline constexpr int kClusterShareBytes = 56 * 1024;
 inline constexpr int kClusterMostShareBytes = 80 * 1024;
+inline constexpr int kClusterWideShareBytes = 40 * 1024;
 inline constexpr int kClusterBlocks = 8;
 // Nanoseconds, and the fewest rows of a cluster for which 1 to 4 % were gained.
 inline constexpr int kClusterStagger = 1000;
@@ -212,6 +215,8 @@ inline constexpr int kClusterStaggerRows = 4;
 inline constexpr int kStreamResidentThreads = 1024;
 constexpr int StreamThreads(int inputs) { return inputs == 1 ? 512 : 1024; }
 inline constexpr int kStreamBlocks = 8;  // the most of a cluster
+
+inline constexpr int kQueueBytes = 8;  // the counter of a RowQueue
 
 inline constexpr int kSplitThreads = 256;
 // A row's parts have at least so many vectors each; rows are cut into so many blocks together, or
@@ -381,6 +386,8 @@ constexpr Plan BlockPlan(const Problem& p, const Device& device, Plan plan) {
   return plan;
 }
 
+constexpr bool HasQueue(const Problem& p) { return p.workspace_bytes >= kQueueBytes; }
+
 constexpr int64_t ClusterShare(const Problem& p, int64_t blocks) {
   return CeilDiv(PacksPerRow(p), blocks) * (RowBytes(p) / PacksPerRow(p));
 }
@@ -399,7 +406,7 @@ constexpr Plan ClusterPlan(const Problem& p, const Device& device, Plan plan) {
   }
   plan.cluster_blocks = static_cast<int>(blocks);
   plan.shared_bytes = static_cast<int>(share + 2 * kScratchBytes);
-  plan.threads = kClusterThreads[p.inputs == 1 && share > kClusterShareBytes];
+  plan.threads = kClusterThreads[p.inputs == 1 && share > kClusterWideShareBytes];
   plan.lanes_per_row = plan.threads * plan.cluster_blocks;
   plan.rows_per_block = 1;
   // The launch starts no more than are resident at a time: a cluster that had to wait for others to
@@ -409,6 +416,7 @@ constexpr Plan ClusterPlan(const Problem& p, const Device& device, Plan plan) {
   const int64_t clusters =
       int64_t{device.multiprocessors} * std::max(per_multiprocessor, 1) / plan.cluster_blocks;
   plan.blocks = std::max<int64_t>(std::min(clusters, p.rows.Count()), 1) * plan.cluster_blocks;
+  plan.queues = HasQueue(p) && p.rows.Count() > clusters;
   return plan;
 }
 
@@ -425,11 +433,16 @@ constexpr Plan StreamPlan(const Problem& p, const Device& device, Plan plan) {
       int64_t{device.multiprocessors} * (kStreamResidentThreads / plan.threads) /
       plan.cluster_blocks;
   plan.blocks = std::max<int64_t>(std::min(resident, p.rows.Count()), 1) * plan.cluster_blocks;
+  plan.queues = HasQueue(p) && p.rows.Count() > resident;
   return plan;
 }
 
+constexpr bool CanSplit(const Problem& p) {
+  return p.workspace_bytes >= p.rows.Count() * kSplitMostParts * kSplitPartBytes;
+}
+
 constexpr Plan SplitPlan(const Problem& p, const Device& device, Plan plan) {
-  if (!p.has_workspace) return Refuse(plan, "it needs a workspace");
+  if (!CanSplit(p)) return Refuse(plan, "it needs a workspace");
   if (p.rows.columns > kMaxGrid - kVectorBytes) return Refuse(plan, "the row is too long");
   const int64_t by_row = PowerOfTwoFrom(CeilDiv(PacksPerRow(p), kSplitPacks));
   const int64_t by_grid =
@@ -453,9 +466,12 @@ constexpr bool PrefersSplit(const Problem& p) {
 
 // What a call may need beside operands and result, for each row: XLA allocates it before a device
 // and its plan are known.
-inline constexpr int64_t kWorkspaceBytes = int64_t{kSplitMostParts} * kSplitPartBytes;
-constexpr bool NeedsWorkspace(const Problem& p, Strategy requested) {
-  return requested == Strategy::kSplit || (requested == Strategy::kAuto && PrefersSplit(p));
+constexpr int64_t WorkspaceBytes(const Problem& p, Strategy requested) {
+  using enum Strategy;
+  const bool chooses = requested == kAuto;
+  if (requested == kSplit || (chooses && PrefersSplit(p))) return kSplitMostParts * kSplitPartBytes;
+  const bool is_long = p.rows.inner == 1 && RowBytes(p) > int64_t{kBlockRowBytes} * p.inputs;
+  return requested == kCluster || requested == kStream || (chooses && is_long) ? kQueueBytes : 0;
 }
 
 // ---- Any axis -----------------------------------------------------------------------------------
@@ -539,7 +555,7 @@ constexpr std::array<Strategy, 5> Preferred(const Problem& p, const Device& devi
     if (wide && p.rows.inner % VectorOf(p) == 0) return {kPanel, kTile, kStrided};
     return {kTile, kPanel, kStrided};
   }
-  if (PrefersSplit(p) && p.has_workspace) return {kSplit, kStream};
+  if (PrefersSplit(p) && CanSplit(p)) return {kSplit, kStream};
   const bool fits = RowBytes(p) <= int64_t{kBlockRowBytes} * p.inputs || device.cluster_blocks < 2;
   // Beyond this share, a multiprocessor has room for one block of a cluster: two reads are faster.
   const bool fits_cluster = ClusterShare(p, device.cluster_blocks) <= kClusterMostShareBytes;

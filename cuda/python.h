@@ -95,7 +95,8 @@ inline Strategy KnownStrategy(const std::string& name) {
 
 inline Plan CheckedPlan(Problem problem, const Device& device, const std::string& strategy) {
   const Strategy requested = KnownStrategy(strategy);
-  problem.has_workspace = NeedsWorkspace(problem, requested);  // the lowering sees to it
+  // The lowering sees to it.
+  problem.workspace_bytes = problem.rows.Count() * WorkspaceBytes(problem, requested);
   const Plan plan = ChoosePlan(problem, device, requested);
   if (plan.refusal != nullptr) ThrowRefusal(strategy, plan.refusal);
   return plan;

@@ -15,13 +15,14 @@ inline constexpr bool kFitsStreamScratch =
 template <typename Op, typename Load, typename Store, int kVector, bool kWhole>
 __global__ void __launch_bounds__(StreamThreads(Op::kInputs),
                                   kStreamResidentThreads / StreamThreads(Op::kInputs))
-    StreamKernel(Op op, Load load, Store store, Rows rows) {
+    StreamKernel(Op op, Load load, Store store, Rows rows, unsigned long long* counter) {
   using T = typename Op::T;
   // Vectors of a row that a thread loads before it uses the first.
   constexpr int kBatch = (kWhole ? 4 : 2) / Op::kInputs;
   static_assert(kFitsStreamScratch<Op>);
   extern __shared__ __align__(16) unsigned char shared[];
   __shared__ Partial<Op> of_block[2];
+  __shared__ int64_t next_row[2];
   const Cluster cluster;
   const int64_t first = int64_t{threadIdx.x} + cluster.rank * blockDim.x;
   const int64_t stride = int64_t{blockDim.x} * cluster.blocks;
@@ -39,10 +40,10 @@ __global__ void __launch_bounds__(StreamThreads(Op::kInputs),
     }
   };
 
-  int turn = 0;
-  for (int64_t row = blockIdx.x / cluster.blocks; row < rows.outer;
-       row += gridDim.x / cluster.blocks, turn ^= 1) {
-    const Window<kVector, kWhole, int64_t> window(row, rows.columns);
+  RowQueue queue(cluster, counter, next_row);
+  for (int turn = 0; queue.row < rows.outer; queue.row = queue.Next(turn), turn ^= 1) {
+    queue.Ask();
+    const Window<kVector, kWhole, int64_t> window(queue.row, rows.columns);
     const int64_t batches = (window.packs + kBatch * stride - 1) / (kBatch * stride);
 
     Partial<Op> part;
@@ -56,6 +57,7 @@ __global__ void __launch_bounds__(StreamThreads(Op::kInputs),
       for (int b = 0; b < kBatch; ++b) Load::Decode(raw[b], e[b]);
       AddOnline(op, part, e);
     }
+    queue.Tell(cluster, turn);
     unsigned char* scratch = shared + turn * kScratchBytes;
     const typename Op::First own = part.first;
     part.first = BlockReduce(part.first, scratch);
