@@ -1,4 +1,4 @@
-"""Derives the rule of `implementation=None` from graph.py's results: which is fastest in a graph.
+"""Derives the rule of `implementation=None` (jax_softmax/_choice.py) from graph.py's results.
 
     python benchmarks/choose.py graph.json [more.json ...]
 

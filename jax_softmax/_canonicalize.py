@@ -156,6 +156,14 @@ def canonical_axes(axis: Axis, ndim: int) -> tuple[int, ...]:
     return axes
 
 
+def three_state(batch_invariant: bool | None) -> bool | None:
+    if batch_invariant is None:
+        return None
+    if not isinstance(batch_invariant, bool | np.bool_):
+        raise TypeError(f"batch_invariant wants True, False or None, got {batch_invariant!r}")
+    return bool(batch_invariant)
+
+
 def request(
     op: str,
     x: jax.Array,
@@ -163,15 +171,14 @@ def request(
     axis: int,
     dtype: Any,
     implementation: str | None,
-    batch_invariant: bool,
+    batch_invariant: bool | None,
 ) -> dict[str, Any]:
     """The primitive's parameters for `implementation`, once it is known that it can run.
 
     `implementation` is None or `"backend"` or `"backend:strategy"`.
     """
-    if not isinstance(batch_invariant, bool | np.bool_):
-        raise TypeError(f"batch_invariant wants True or False, got {batch_invariant!r}")
-    params = {"axis": axis, "dtype": dtype, "batch_invariant": bool(batch_invariant)}
+    batch_invariant = three_state(batch_invariant)
+    params = {"axis": axis, "dtype": dtype, "batch_invariant": batch_invariant}
     if implementation is None:
         return params | {"backend": None, "strategy": "auto"}
     if not isinstance(implementation, str):
@@ -199,6 +206,6 @@ def request(
             output_dtype=dtype,
             axis=axis,
             strategy=strategy,
-            batch_invariant=bool(batch_invariant),
+            batch_invariant=batch_invariant is not False,
         )
     return params | {"backend": backend, "strategy": strategy}

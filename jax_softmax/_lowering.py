@@ -1,4 +1,4 @@
-"""Lowering: one custom call on cuda and cpu, the pure-JAX reference everywhere else."""
+"""Lowering: a custom call on cuda and cpu, and the pure-JAX reference elsewhere or where faster."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax.extend.core import Primitive
 from jax.interpreters import mlir
 
-from . import _native
+from . import _choice, _native
 
 Reference = Callable[..., jax.Array]
 
@@ -21,7 +21,9 @@ def register(primitive: Primitive, reference: Reference) -> None:
     call_p = _call_primitive(primitive.name)
     for backend in _native.BACKENDS:
         if _native.module(backend) is not None:
-            rule = partial(_lower, op=primitive.name, call_p=call_p, reference=reference, here=backend)
+            rule = partial(
+                _lower, op=primitive.name, call_p=call_p, reference=reference, here=backend
+            )
             mlir.register_lowering(primitive, rule, platform=backend)
 
 
@@ -53,25 +55,49 @@ def _lower(
     reference: Reference,
     here: str,
     backend: str | None,
+    batch_invariant: bool | None,
     **params: Any,
 ) -> Any:
-    pairs = [(x.dtype, params["dtype"]) for x in ctx.avals_in]
-    has_kernels = all(_native.has_kernels(here, *pair) for pair in pairs)
-    if backend != here and (backend is not None or not has_kernels):
+    if (backend or _fastest(op, ctx.avals_in, here, batch_invariant, **params)) != here:
         return _lower_reference(ctx, *operands, reference=reference, backend=backend, **params)
     in_place = here == "cpu" and _one_device(ctx)
-    workspace = _workspace(ctx.avals_in, op=op, **params) if here == "cuda" else 0
+    params["batch_invariant"] = batch_invariant is not False
+    workspace = _workspace(op, ctx.avals_in, **params) if here == "cuda" else 0
     call = partial(_call, call_p, axis_last=not in_place, workspace=workspace, **params)
     return mlir.lower_fun(call, multiple_results=False)(ctx, *operands)
 
 
-def _workspace(avals: Sequence[Any], *, axis: int, dtype: Any, op: str, **request: Any) -> int:
-    """The bytes of scratch memory that the call needs for each row."""
-    shape = avals[0].shape
+def _fastest(
+    op: str,
+    operands: list[Any],
+    here: str,
+    batch_invariant: bool | None,
+    *,
+    axis: int,
+    dtype: Any,
+    strategy: str,
+) -> str:
+    """The backend that `implementation=None` stands for."""
+    assert strategy == "auto"
+    if not all(_native.has_kernels(here, x.dtype, dtype) for x in operands):
+        return "xla"
+    shape, wide = operands[0].shape, _widest(operands)
+    return _choice.choose(
+        op, shape, axis, wide, dtype, here, batch_invariant=batch_invariant
+    ).implementation
+
+
+def _workspace(op: str, operands: list[Any], *, axis: int, dtype: Any, **request: Any) -> int:
+    """The bytes of scratch memory that the call is given for each row."""
+    shape = operands[0].shape
     if not _is_static(shape):
         return 0
-    wide = max((x.dtype for x in avals), key=lambda d: d.itemsize)
-    return _native.workspace(op, shape, wide, output_dtype=dtype, axis=axis, **request)
+    return _native.workspace(op, shape, _widest(operands), output_dtype=dtype, axis=axis, **request)
+
+
+def _widest(operands: Sequence[Any]) -> Any:
+    """The dtype that a call's operands, arrays or abstract values, are brought to."""
+    return max((x.dtype for x in operands), key=lambda d: d.itemsize)
 
 
 def _one_device(ctx: Any) -> bool:
@@ -92,7 +118,7 @@ def _call(
     sharded. XLA:CPU would carry the transposes out, so one device gets the axis where it is.
     Where a result and a tangent differ in dtype, the narrower gets that of the wider.
     """
-    wide = max((x.dtype for x in operands), key=lambda d: d.itemsize)
+    wide = _widest(operands)
     operands = tuple(x.astype(wide) for x in operands)
     if not axis_last:
         return call_p.bind(*operands, axis=axis, logical_axis=axis, workspace=0, **params)[0]

@@ -9,14 +9,16 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from . import _canonicalize, _native
+from . import _canonicalize, _choice, _native
 
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """How one call is spread over a device."""
+    """What runs one call, and how the kernels spread it, or would spread it, over a device."""
 
     device: str
+    implementation: str  # "cuda", "cpu" or "xla"; all below is of the kernels in any case
+    reason: str  # why that implementation
     strategy: str
     threads: int  # per block; on the CPU, rows are handed to XLA's thread pool instead: 1
     blocks: int  # in the grid; on the CPU, chunks of work
@@ -41,16 +43,19 @@ def plan(
     device: str | _native.Device | None = None,
     strategy: str = "auto",
     output_dtype: Any = None,
-    batch_invariant: bool = True,
+    batch_invariant: bool | None = None,
 ) -> Plan:
     """Returns the plan of `op` over `axis` of an array of `shape` and `dtype`.
+
+    `implementation` and `reason` are those of a call with `implementation=None`, the rest is what
+    the kernels do if they run.
 
     Args:
       op: the primitive: `"softmax"`, `"log_softmax"`, or one of their derivatives,
         `"softmax_tangent"`, `"log_softmax_tangent"`, `"log_softmax_cotangent"`.
       device: `"cpu"`, the name of a known GPU (`"H200"`, `"A100"`, `"GTX 1080"`: none needs to be
         there), a `jax.Device`, or None for JAX's default device.
-      strategy: `"auto"`, or the name of one to force.
+      strategy: `"auto"`, or the name of one to force, which takes the kernels.
       output_dtype: the result's dtype, or None for `dtype`.
       batch_invariant: as in `softmax`.
 
@@ -66,20 +71,26 @@ def plan(
     if len(axes) != 1:
         raise ValueError(f"plan takes a single axis, got {axis}; reshape several into one")
     dtype = _named(dtype)
+    output_dtype = dtype if output_dtype is None else _named(output_dtype)
+    batch_invariant = _canonicalize.three_state(batch_invariant)
     name, limits = _resolve(device)
-    return Plan(
-        device=name,
-        **_native.plan(
-            op,
-            shape,
-            dtype,
-            output_dtype=dtype if output_dtype is None else _named(output_dtype),
-            axis=axes[0],
-            strategy=strategy,
-            batch_invariant=batch_invariant,
-            device=limits,
-        ),
+    geometry = _native.plan(
+        op,
+        shape,
+        dtype,
+        output_dtype=output_dtype,
+        axis=axes[0],
+        strategy=strategy,
+        batch_invariant=batch_invariant is not False,
+        device=limits,
     )
+    platform = "cpu" if limits == "cpu" else "cuda"
+    choice = _choice.Choice(platform, f"strategy={strategy!r} is one of its kernels")
+    if strategy == "auto":
+        choice = _choice.choose(
+            op, shape, axes[0], dtype, output_dtype, platform, batch_invariant=batch_invariant
+        )
+    return Plan(device=name, **choice._asdict(), **geometry)
 
 
 def _named(dtype: Any) -> Any:

@@ -20,7 +20,7 @@ def softmax(
     *,
     dtype: DTypeLike | None = None,
     implementation: str | None = None,
-    batch_invariant: bool = True,
+    batch_invariant: bool | None = None,
 ) -> Float[Array, "*shape"]:
     r"""Computes `exp(x - max(x)) / sum(exp(x - max(x)))` along `axis`.
 
@@ -39,12 +39,14 @@ def softmax(
         a bfloat16 `x` keeps all digits of float32 and makes no float32 copy of `x`. Other
         conversions run through XLA, in the wider dtype. The gradient has `x`'s dtype, and is
         computed from the result as it was returned.
-      implementation: None for the native kernels where there are any and XLA elsewhere; or
-        `"cuda"`, `"cpu"` (this package's kernels) or `"xla"`. A kernel strategy may follow, as in
-        `"cuda:stream"`, for tests and measurements.
+      implementation: None for what is fastest in a graph: the native kernels, or, where there are
+        none and for small arrays and short rows on a GPU, XLA's code, which fuses with its
+        neighbours (`plan` tells which, and why); or `"cuda"`, `"cpu"` (this package's kernels) or
+        `"xla"`. A kernel strategy may follow, as in `"cuda:stream"`, for tests and measurements.
       batch_invariant: True if, along the last axis, a row's bits must depend neither on its
-        neighbours nor on the size of the batch; False if the plan may depend on the number of rows,
-        which helps few long ones. XLA promises neither.
+        neighbours nor on the size of the batch: kernels, wherever there are any. None if that may
+        be given up where XLA's code, which does not promise it, is faster; the kernels' plans keep
+        to it. False if these too may depend on the number of rows, which helps few long ones.
 
     Returns:
       An array of `x`'s shape and of `dtype`. A row that holds NaN or `+inf`, or only `-inf`,
@@ -68,7 +70,7 @@ def log_softmax(
     *,
     dtype: DTypeLike | None = None,
     implementation: str | None = None,
-    batch_invariant: bool = True,
+    batch_invariant: bool | None = None,
 ) -> Float[Array, "*shape"]:
     """Computes `x - max(x) - log(sum(exp(x - max(x))))` along `axis`.
 
@@ -87,7 +89,7 @@ def _apply(
     axis: Axis,
     dtype: DTypeLike | None,
     implementation: str | None,
-    batch_invariant: bool,
+    batch_invariant: bool | None,
 ) -> Array:
     return _apply_jit(
         primitive,

@@ -8,10 +8,12 @@ import functools
 import itertools
 import json
 import pathlib
+import re
 
 import jax
+import jax.numpy as jnp
 import numpy as np
-from _support import count_calls, native_module, operations
+from _support import both, compiled, count_calls, native_module, operations
 from jax.experimental import topologies
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
@@ -39,6 +41,11 @@ CASES = (
     # With a workspace: the rows are split.
     *itertools.product(DEVICES, NAMES, MODES, DTYPES[:1], [(2, 0), (2, 1)], [FEW_LONG_ROWS]),
 )
+# What `implementation=None` gives to XLA where it is one kernel, its neighbours included.
+CHOSEN = tuple(itertools.product(NAMES, ("float32", "bfloat16"), (16, 512)))
+ROWS = 2**14
+# What costs nothing at run time. A fusion, copy, transpose or collective is none of it.
+FREE = {"parameter", "bitcast", "tuple", "get-tuple-element", "constant"}
 
 
 def topology(devices: int) -> Mesh:
@@ -51,20 +58,50 @@ def topology(devices: int) -> Mesh:
 def program(mesh, name, mode, dtypes, axes, shape=SHAPE) -> dict:
     axis, batch = axes
     dtype, output_dtype = dtypes
+    # Not for XLA, whose code would be as fast for these few elements; and long rows are split.
     f = functools.partial(
-        getattr(jax_softmax, name), axis=axis, dtype=output_dtype, batch_invariant=False
+        getattr(jax_softmax, name), axis=axis, dtype=output_dtype, batch_invariant=shape == SHAPE
     )
     sharding = NamedSharding(mesh, P(*("batch" if d == batch else None for d in range(3))))
     x = jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)
     t = x.update(dtype=output_dtype) if mode == "vjp" else x
-    hlo = jax.jit(functools.partial(MODES[mode], f)).lower(x, t).compile().as_text()
+    hlo = compiled(functools.partial(MODES[mode], f), x, t)
     return {"calls": count_calls(hlo), "operations": sorted(operations(hlo))}
+
+
+def kernels(hlo: str) -> int:
+    """How many instructions of the entry computation do anything."""
+    entry = hlo[hlo.index("\nENTRY ") :]
+    names = re.findall(r"^ *(?:ROOT )?%\S+ = (?:\(.*?\)|\S+) ([a-z-]+)\(", entry, re.M)
+    return len([name for name in names if name not in FREE])
+
+
+def chosen(mesh, name, dtype, columns) -> dict:
+    """What the default makes of a short row between neighbours, next to jax.nn."""
+    x = jax.ShapeDtypeStruct((ROWS, columns), dtype, sharding=NamedSharding(mesh, P()))
+    default = getattr(jax_softmax, name)
+
+    def between(f):
+        return lambda x: jnp.sum(jnp.square(f(x * 0.125)), 1)
+
+    def gradient(f):
+        return lambda x, g: jax.vjp(f, x)[1](g)[0]
+
+    return {
+        "forward": count_calls(compiled(between(default), x)),
+        "kernels": kernels(compiled(between(default), x)),
+        "of jax.nn": kernels(compiled(between(getattr(jax.nn, name)), x)),
+        "gradient": count_calls(compiled(gradient(default), x, x)),
+        "batch invariant": count_calls(compiled(both(name)[0], x)),
+    }
 
 
 def main() -> None:
     native_module("cuda")
     meshes = {n: topology(n) for n in DEVICES}
-    print(json.dumps({str((n, *case)): program(meshes[n], *case) for n, *case in CASES}))
+    programs = {str((n, *case)): program(meshes[n], *case) for n, *case in CASES}
+    programs |= {str(case): chosen(meshes[1], *case) for case in CHOSEN}
+    print(json.dumps(programs))
 
 
 if __name__ == "__main__":

@@ -63,6 +63,12 @@ def bind(op: str, *operands, axis: int, dtype=None, implementation: str | None =
     return getattr(_primitives, f"{op}_p").bind(*operands, **params)
 
 
+def both(name: str):
+    """Our function, run by kernels wherever there are any, and jax.nn's."""
+    kernels = functools.partial(getattr(jax_softmax, name), batch_invariant=True)
+    return kernels, getattr(jax.nn, name)
+
+
 def accepts(op: str, shape, dtype, axis: int, implementation: str, output_dtype=None) -> bool:
     """Whether the plan takes this problem; and if so, that it is the strategy asked for."""
     backend, _, strategy = implementation.partition(":")

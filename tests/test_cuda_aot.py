@@ -8,13 +8,11 @@ import subprocess
 import sys
 
 import pytest
-from _cuda_programs import CASES, FEW_LONG_ROWS
+from _cuda_programs import CASES, CHOSEN, FEW_LONG_ROWS, FREE
 
 from jax_softmax import _native
 
 SCRIPT = pathlib.Path(__file__).parent / "_cuda_programs.py"
-# What costs nothing at run time. A fusion, copy, transpose or collective is none of it.
-FREE = {"parameter", "bitcast", "tuple", "get-tuple-element"}
 
 
 def missing() -> str | None:
@@ -53,3 +51,10 @@ def test_a_program_is_its_custom_calls(case, programs):
     # Forward mode hands the tangent to the kernel in the result's dtype.
     conversion = {"convert", "fusion"} if mode == "jvp" and dtype != output_dtype else set()
     assert set(made["operations"]) - FREE == {"custom-call"} | conversion
+
+
+@pytest.mark.parametrize("case", CHOSEN, ids=str)
+def test_short_rows_are_one_kernel_with_their_neighbours(case, programs):
+    made = programs[str(case)]
+    assert made["forward"] == 0 and made["kernels"] == made["of jax.nn"] == 1
+    assert made["gradient"] == made["batch invariant"] == 1

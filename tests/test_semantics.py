@@ -304,11 +304,11 @@ def test_a_backend_refuses_pairs_it_has_no_kernels_for(name, implementation):
 @each_name
 def test_batch_invariance_reaches_the_kernel(name):
     x = randn(5, 100)
-    for flag in (True, False, np.True_, np.False_):
+    for flag in (True, False, np.True_, np.False_, None):
         f = functools.partial(ours(name), batch_invariant=flag)
         assert_same(f(x), theirs(name)(x))
         lowered = jax.jit(f).trace(x).lower(lowering_platforms=("cpu",))
-        assert f"batch_invariant = {str(bool(flag)).lower()}" in lowered.as_text()
+        assert f"batch_invariant = {str(flag is None or bool(flag)).lower()}" in lowered.as_text()
 
 
 # -- where ---------------------------------------------------------------------------------------
@@ -414,7 +414,12 @@ BAD_ARGUMENTS = {
     "dtype list": ((X,), {"dtype": ["float32"]}, TypeError, "wants a floating dtype"),
     "dtype complex": ((X,), {"dtype": np.complex64}, TypeError, "complex64 does not fit x of flo"),
     "dtype real": ((1j * X,), {"dtype": np.float32}, TypeError, "float32 does not fit x of comp"),
-    "batch": ((X,), {"batch_invariant": "no"}, TypeError, "batch_invariant wants True or False"),
+    "batch": (
+        (X,),
+        {"batch_invariant": "no"},
+        TypeError,
+        "batch_invariant wants True, False or None",
+    ),
     "xla strategy": ((X,), {"implementation": "xla:row"}, ValueError, "no strategies"),
 }
 

@@ -5,12 +5,10 @@ import functools
 import jax
 import numpy as np
 import pytest
-from _support import COLLECTIVES, bind, compiled, count_calls, native_module, operations
+from _support import COLLECTIVES, bind, both, compiled, count_calls, native_module, operations
 from _truth import CONVERSIONS
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
-
-import jax_softmax
 
 SHAPE = (16, 8, 24)
 # Every way to shard a 3-D array over a mesh ("a", "b") that leaves the softmax axis whole.
@@ -68,10 +66,7 @@ each_mode = pytest.mark.parametrize("mode", MODES)
 def functions(name, axis, mode):
     """What is tested and what it is compared with, both from (x, t), and the calls it makes."""
     run, calls = MODES[mode]
-    mine, reference = (
-        functools.partial(run, functools.partial(getattr(module, name), axis=axis))
-        for module in (jax_softmax, jax.nn)
-    )
+    mine, reference = (functools.partial(run, functools.partial(f, axis=axis)) for f in both(name))
     return mine, reference, calls
 
 
@@ -105,7 +100,7 @@ def test_batch_sharded_jit(name, mode, axis, spec, make_mesh):
 def test_conversions_stay_local(name, mode, axis_type, dtype, output_dtype, make_mesh):
     """The operands of a derivative differ in dtype, and agree in sharding all the same."""
     run, calls = MODES[mode]
-    f = functools.partial(run, functools.partial(getattr(jax_softmax, name), dtype=output_dtype))
+    f = functools.partial(run, functools.partial(both(name)[0], dtype=output_dtype))
     mesh = make_mesh(axis_type)
     with jax.set_mesh(mesh):
         sharding = NamedSharding(mesh, P("b", "a"))
@@ -121,7 +116,7 @@ def test_conversions_stay_local(name, mode, axis_type, dtype, output_dtype, make
 @each_name
 @each_case
 def test_sharded_mask(name, axis, spec, make_mesh):
-    f, reference = (functools.partial(getattr(m, name), axis=axis) for m in (jax_softmax, jax.nn))
+    f, reference = (functools.partial(f, axis=axis) for f in both(name))
     sharding = NamedSharding(make_mesh(), spec)
     mask = randn(1) > 0
     x, where = (jax.device_put(a, sharding) for a in (randn(), mask))
@@ -132,7 +127,7 @@ def test_sharded_mask(name, axis, spec, make_mesh):
 @each_name
 @pytest.mark.parametrize("in_axis", [0, 1])
 def test_sharded_vmap(name, in_axis, make_mesh):
-    f, reference = (jax.vmap(getattr(m, name), in_axis, in_axis) for m in (jax_softmax, jax.nn))
+    f, reference = (jax.vmap(f, in_axis, in_axis) for f in both(name))
     sharding = NamedSharding(make_mesh(), P("a", "b"))
     x = jax.device_put(randn(), sharding)
     assert_local(f, x, calls=1)
@@ -181,7 +176,7 @@ def test_shard_map_with_one_operand_the_same_everywhere(name, varying, make_mesh
 def test_derivative_of_shard_map(name, mode, make_mesh):
     mesh, spec = make_mesh(), P("a", None, "b")
     sharding = NamedSharding(mesh, spec)
-    f, reference = (functools.partial(getattr(m, name), axis=1) for m in (jax_softmax, jax.nn))
+    f, reference = (functools.partial(f, axis=1) for f in both(name))
     mapped = jax.shard_map(f, mesh=mesh, in_specs=spec, out_specs=spec)
     run, calls = MODES[mode]
     x, t = (jax.device_put(randn(seed), sharding) for seed in range(2))

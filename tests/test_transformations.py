@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from _support import MOVES, compiled, count_calls, device_of, operations
+from _support import MOVES, both, compiled, count_calls, device_of, operations
 from _truth import CONVERSIONS
 from jax import export
 from jax.test_util import check_grads
@@ -27,10 +27,6 @@ TARGETS = (
 )
 UNCHECKED = [export.DisabledSafetyCheck.custom_call(f"jax_softmax.{op}.v2") for op in TARGETS]
 POLICY = jax.checkpoint_policies.save_only_these_names("jax_softmax")
-
-
-def both(name):
-    return getattr(jax_softmax, name), getattr(jax.nn, name)
 
 
 def randn(*shape, seed=0):
@@ -60,7 +56,7 @@ def test_check_grads(name, axis):
 def test_check_grads_with_a_mask(axis):
     with jax.enable_x64(True):
         x = randn(3, 4, 5).astype(np.float64)
-        f = functools.partial(jax_softmax.softmax, axis=axis, where=WHERE)
+        f = functools.partial(both("softmax")[0], axis=axis, where=WHERE)
         check_grads(f, (x,), order=2, modes=("fwd", "rev"), rtol=1e-4, atol=1e-4)
 
 
@@ -426,7 +422,7 @@ def test_calls_from_sixteen_threads(backend):
 
     def work(x):
         for _ in range(20):
-            y = jax.block_until_ready(jax_softmax.softmax(x))
+            y = jax.block_until_ready(both("softmax")[0](x))
         return y
 
     with concurrent.futures.ThreadPoolExecutor(16) as pool:
@@ -523,4 +519,4 @@ def test_export_for_several_platforms(name):
 
 def test_export_unchecked_is_needed(backend):
     with pytest.raises(ValueError, match=r"custom.*call.*jax_softmax\.softmax\.v2"):
-        export.export(jax.jit(jax_softmax.softmax), platforms=[backend])(randn(3, 4))
+        export.export(jax.jit(both("softmax")[0]), platforms=[backend])(randn(3, 4))

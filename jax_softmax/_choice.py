@@ -1,0 +1,76 @@
+"""What `implementation=None` runs: whatever is fastest in a graph.
+
+A custom call does not fuse with its neighbours; XLA's own code does. Thresholds are measured by
+benchmarks/graph.py (benchmarks/results/h200-graph.json) and derived from that by choose.py.
+"""
+
+import math
+from typing import Any, NamedTuple
+
+
+class Choice(NamedTuple):
+    """`"cuda"`, `"cpu"` (the kernels) or `"xla"`, and why."""
+
+    implementation: str
+    reason: str
+
+
+class Rule(NamedTuple):
+    """Where XLA's code is the faster one in a graph."""
+
+    elements: int  # up to which a launch is all that an op costs
+    long: int  # columns from which few rows may be split, where the caller allows it
+    # (op, bytes of the widest element): columns up to which XLA's one fused kernel is at the memory
+    # limit. A derivative is two kernels to XLA, which read its operands twice.
+    columns: dict[tuple[str, int], int]
+
+
+# Platforms without a rule run their kernels.
+RULES = {
+    "cuda": Rule(
+        elements=2**17,
+        long=2**15,
+        columns={
+            ("softmax", 2): 512,
+            ("softmax", 4): 512,
+            ("log_softmax", 2): 512,
+            ("log_softmax", 4): 512,
+        },
+    )
+}
+
+
+def choose(
+    op: str,
+    shape: tuple[Any, ...],
+    axis: int,
+    dtype: Any,
+    output_dtype: Any,
+    platform: str,
+    *,
+    batch_invariant: bool | None = None,
+) -> Choice:
+    """What runs `op`, a primitive's name, on a platform that has kernels for these dtypes.
+
+    `shape` is that of the whole operand, however it is sharded.
+    """
+    rule = RULES.get(platform)
+    if rule is None:
+        return Choice(platform, "the kernels are the faster ones at every size")
+    if batch_invariant:
+        return Choice(platform, "batch_invariant=True: XLA does not promise it")
+    if not all(isinstance(d, int) for d in shape):
+        return Choice(platform, "the shape is symbolic")
+    if batch_invariant is False and shape[axis] >= rule.long:
+        return Choice(platform, f"rows of {rule.long} or more, of which few are split")
+    if math.prod(shape) <= rule.elements:
+        return Choice("xla", f"at most {rule.elements} elements: a launch costs more than they do")
+    width = max(dtype.itemsize, output_dtype.itemsize)
+    most = rule.columns.get((op, width), 0)
+    if not most:
+        return Choice(platform, f"XLA has no single kernel at the memory limit for {op} of {dtype}")
+    if math.prod(shape[axis + 1 :]) > 1:
+        return Choice(platform, "the axis is not the last one")
+    if shape[axis] > most:
+        return Choice(platform, f"rows of more than {most}")
+    return Choice("xla", f"rows of at most {most}: one kernel that fuses with its neighbours")

@@ -1,0 +1,126 @@
+"""`implementation=None`: the rule as a table, and what programs and plans make of it."""
+
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from _support import compiled, count_calls
+from _truth import FORWARD, GRADIENT, TRUTH
+
+import jax_softmax
+from jax_softmax import _choice, plan
+
+MANY = 2**20
+LONGEST = 512
+RULE = [  # shape, axis, dtype, output dtype, forward, backward
+    ((256, 512), 1, "float32", "float32", "xla", "xla"),
+    ((4, 5, 6), 1, "float64", "float64", "xla", "xla"),
+    ((0, 5), 1, "float32", "float32", "xla", "xla"),
+    ((257, 512), 1, "float32", "float32", "xla", "cuda"),
+    ((MANY, 16), 1, "bfloat16", "bfloat16", "xla", "cuda"),
+    ((MANY, 512), 1, "float16", "float32", "xla", "cuda"),
+    ((MANY, 513), 1, "bfloat16", "bfloat16", "cuda", "cuda"),
+    ((MANY, 513), 1, "float32", "float32", "cuda", "cuda"),
+    ((MANY, 16), 1, "float64", "float64", "cuda", "cuda"),
+    ((16, MANY), 0, "float32", "float32", "cuda", "cuda"),
+    ((1024, 16, 64), 1, "float32", "float32", "cuda", "cuda"),
+    ((64, 1024, 16, 1, 1), 2, "float32", "float32", "xla", "cuda"),
+    ((16, MANY, 0), 0, "float32", "float32", "xla", "xla"),
+]
+
+
+@pytest.mark.parametrize("op", TRUTH)
+@pytest.mark.parametrize("case", RULE, ids=str)
+def test_the_rule(op, case):
+    shape, axis, dtype, output_dtype, forward, backward = case
+    problem = op, shape, axis, jnp.dtype(dtype), jnp.dtype(output_dtype)
+    assert _choice.choose(*problem, "cuda").implementation == (
+        forward if op in FORWARD else backward
+    )
+    assert _choice.choose(*problem, "cuda", batch_invariant=False).implementation == (
+        forward if op in FORWARD else backward
+    )
+    assert _choice.choose(*problem, "cuda", batch_invariant=True).implementation == "cuda"
+    assert _choice.choose(*problem, "cpu").implementation == "cpu"
+
+
+def test_every_choice_says_why():
+    float32 = jnp.dtype("float32")
+    shapes = ((4, 5), (MANY, 16), (MANY, 1024), (16, MANY))
+    reasons = {
+        _choice.choose(op, shape, axis, float32, float32, platform).reason
+        for op in TRUTH
+        for shape in shapes
+        for axis in (0, 1)
+        for platform in ("cuda", "cpu")
+    }
+    assert len(reasons) >= 6 and all(reasons)
+
+
+@pytest.mark.parametrize("op", TRUTH)
+@pytest.mark.parametrize("device", ["H200", "A100", "cpu"])
+def test_a_plan_tells_the_choice(op, device):
+    kernels = "cpu" if device == "cpu" else "cuda"
+    fused = "xla" if device != "cpu" and op in FORWARD else kernels
+    for columns, expected in ((LONGEST, fused), (LONGEST + 1, kernels)):
+        shape = (math.ceil(MANY / columns), columns)
+        made = plan(shape, "bfloat16", op=op, device=device)
+        assert made.implementation == expected and made.reason
+        # The rest is about the kernels, chosen or not.
+        invariant = plan(shape, "bfloat16", op=op, device=device, batch_invariant=True)
+        forced = plan(shape, "bfloat16", op=op, device=device, strategy=made.strategy)
+        assert invariant.implementation == forced.implementation == kernels
+        assert made.strategy == invariant.strategy == forced.strategy
+        assert made.strategy in forced.reason
+
+
+@pytest.fixture
+def cpu_has_the_rule(monkeypatch):
+    monkeypatch.setattr(_choice, "RULES", {"cpu": _choice.RULES["cuda"]})
+    with jax.default_device(jax.devices("cpu")[0]):
+        yield
+
+
+REQUESTS = {
+    "default": ({}, True),
+    "may depend on the batch": ({"batch_invariant": False}, True),
+    "batch invariant": ({"batch_invariant": True}, False),
+    "forced": ({"implementation": "cpu"}, False),
+}
+
+
+@pytest.mark.usefixtures("cpu_has_the_rule")
+@pytest.mark.parametrize("name", FORWARD)
+@pytest.mark.parametrize("request_", REQUESTS)
+def test_a_program_follows_the_rule(name, request_):
+    kwargs, by_rule = REQUESTS[request_]
+    f = functools.partial(getattr(jax_softmax, name), **kwargs)
+    backward = {"softmax": "softmax_tangent", "log_softmax": "log_softmax_cotangent"}[name]
+
+    def gradient(x):
+        return jax.vjp(f, x)[1](x)[0]
+
+    def counts(function, x):
+        hlo = compiled(function, x)
+        return count_calls(hlo, name), count_calls(hlo, backward)
+
+    short, small, long = (np.ones(shape, np.float32) for shape in ((1024, 256), (8, 9), (256, 600)))
+    assert counts(lambda x: f(x), short) == ((0, 0) if by_rule else (1, 0))
+    assert counts(lambda x: gradient(x), short) == ((0, 1) if by_rule else (1, 1))
+    assert counts(lambda x: gradient(x), small) == ((0, 0) if by_rule else (1, 1))
+    assert counts(lambda x: gradient(x), long) == (1, 1)
+    # The rule sees the shape under vmap, and the axis along which it reduces.
+    assert counts(jax.vmap(lambda x: f(x)), short) == ((0, 0) if by_rule else (1, 0))
+    assert counts(lambda x: f(x.T, axis=0), short) == (1, 0)
+
+
+@pytest.mark.usefixtures("cpu_has_the_rule")
+@pytest.mark.parametrize("op", (*FORWARD, *GRADIENT))
+def test_dtypes_without_kernels_need_no_rule(op):
+    with pytest.raises(ValueError, match="complex64"):
+        plan((4, 5), "complex64", op=op, device="cpu")
+    x = np.ones((4, 5), np.complex64)
+    assert count_calls(compiled(lambda x: jax_softmax.softmax(x), x)) == 0
