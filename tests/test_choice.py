@@ -47,6 +47,15 @@ def test_the_rule(op, case):
     assert _choice.choose(*problem, "cpu").implementation == "cpu"
 
 
+def test_few_long_rows_are_the_kernels_where_they_may_be_split():
+    def chosen(batch_invariant):
+        return plan((1, 100_000), "bfloat16", device="H200", batch_invariant=batch_invariant)
+
+    assert chosen(None).implementation == "xla"
+    split = chosen(False)
+    assert (split.implementation, split.strategy) == ("cuda", "split")
+
+
 def test_every_choice_says_why():
     float32 = jnp.dtype("float32")
     shapes = ((4, 5), (MANY, 16), (MANY, 1024), (16, MANY))
