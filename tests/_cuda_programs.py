@@ -42,7 +42,10 @@ CASES = (
     *itertools.product(DEVICES, NAMES, MODES, DTYPES[:1], [(2, 0), (2, 1)], [FEW_LONG_ROWS]),
 )
 # What `implementation=None` gives to XLA where it is one kernel, its neighbours included.
-CHOSEN = tuple(itertools.product(NAMES, ("float32", "bfloat16"), (16, 512)))
+CHOSEN = (
+    *itertools.product(NAMES, ("float32",), (16, 512, 4096)),
+    *itertools.product(NAMES[:1], ("bfloat16",), (16, 512, 1024)),
+)
 ROWS = 2**14
 # What costs nothing at run time. A fusion, copy, transpose or collective is none of it.
 FREE = {"parameter", "bitcast", "tuple", "get-tuple-element", "constant"}

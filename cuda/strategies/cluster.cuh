@@ -31,9 +31,10 @@ __global__ void __launch_bounds__(kClusterThreads.back(), kClusterResident)
   for (int turn = 0; queue.row < rows.outer; turn ^= 1) {
     queue.Ask();
     cache.Await(load, slice);
-    queue.Tell(cluster, turn);
     Partial<Op> total = cache.Reduce(op, slice.packs, shared + turn * kScratchBytes);
     const typename Op::First own = total.first;
+    // Not sooner: the answer takes as long as the reduction.
+    queue.Tell(cluster, turn);
     cluster.Merge(op, total, of_block[turn]);
     auto result = op.Close(total.first, total.second);
     if constexpr (cache.kKeepsTerms) result = op.ForTermsOf(own, total.first, result);
