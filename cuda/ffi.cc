@@ -20,8 +20,7 @@ ffi::Error Run(OpKind op, cudaStream_t stream, int32_t ordinal, ffi::RemainingAr
                ffi::Result<ffi::AnyBuffer> out, ffi::RemainingRets more, int64_t axis,
                int64_t logical_axis, std::string_view strategy, bool batch_invariant) {
   handler_calls.fetch_add(1, std::memory_order_relaxed);
-  ffi::ErrorOr<Operands> operands =
-      Decode(op, args, out, axis, logical_axis, batch_invariant);
+  ffi::ErrorOr<Operands> operands = Decode(op, args, out, axis, logical_axis, batch_invariant);
   if (operands.has_error()) return operands.error();
   if (operands->problem.rows.Elements() == 0) return ffi::Error::Success();
 

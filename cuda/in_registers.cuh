@@ -6,9 +6,9 @@
 
 namespace jax_softmax::JS_ISA {
 
-// Computes y from e over both sweeps. `reduce` merges a statistic over the threads that share a row;
-// `any` is a vote of all threads that must call it together. An op that finishes from terms has them take the elements'
-// registers.
+// Computes y from e over both sweeps. `reduce` merges a statistic over the threads that share a
+// row; `any` is a vote of all threads that must call it together. An op that finishes from terms
+// has them take the elements' registers.
 template <typename Op, int kPacks, int kVector, typename Reduce, typename Any>
 __device__ __forceinline__ void RowInRegisters(
     const Op& op, Element<typename Op::T, Op::kInputs> (&e)[kPacks][kVector],

@@ -178,7 +178,8 @@ cudaError_t RunAs(const Call& call, cudaStream_t stream, int* resident) {
             return LaunchKernel(kernel, one, stream, resident, op, load, store, rows, parts,
                                 workspace);
           };
-          const cudaError_t status = split(SplitKernel<Op, Load, Store, vector, kWhole, false>, false);
+          const cudaError_t status =
+              split(SplitKernel<Op, Load, Store, vector, kWhole, false>, false);
           if (status != cudaSuccess || resident != nullptr) return status;
           return split(SplitKernel<Op, Load, Store, vector, kWhole, true>, plan.overlaps);
         }

@@ -429,9 +429,8 @@ constexpr Plan StreamPlan(const Problem& p, const Device& device, Plan plan) {
   plan.lanes_per_row = plan.threads * plan.cluster_blocks;
   plan.rows_per_block = 1;
   plan.shared_bytes = 2 * kScratchBytes;
-  const int64_t resident =
-      int64_t{device.multiprocessors} * (kStreamResidentThreads / plan.threads) /
-      plan.cluster_blocks;
+  const int64_t resident = int64_t{device.multiprocessors} *
+                           (kStreamResidentThreads / plan.threads) / plan.cluster_blocks;
   plan.blocks = std::max<int64_t>(std::min(resident, p.rows.Count()), 1) * plan.cluster_blocks;
   plan.queues = HasQueue(p) && p.rows.Count() > resident;
   return plan;
@@ -447,8 +446,8 @@ constexpr Plan SplitPlan(const Problem& p, const Device& device, Plan plan) {
   const int64_t by_row = PowerOfTwoFrom(CeilDiv(PacksPerRow(p), kSplitPacks));
   const int64_t by_grid =
       PowerOfTwoFrom(CeilDiv(kSplitBlocks, std::max<int64_t>(p.rows.Count(), 1)));
-  const int64_t parts = std::min(
-      by_row, std::clamp<int64_t>(by_grid, kSplitFewestParts, kSplitMostParts));
+  const int64_t parts =
+      std::min(by_row, std::clamp<int64_t>(by_grid, kSplitFewestParts, kSplitMostParts));
   plan.threads = kSplitThreads;
   plan.lanes_per_row = static_cast<int>(plan.threads * parts);
   plan.rows_per_block = 1;

@@ -122,7 +122,8 @@ struct Cluster {
 #endif
   }
 
-  // Writes `value` to all blocks' `place` in shared memory, which they may read after the next Merge.
+  // Writes `value` to all blocks' `place` in shared memory, which they may read after the next
+  // Merge.
   template <typename T>
   __device__ __forceinline__ void Tell(T& place, T value) const {
 #if __CUDA_ARCH__ >= 900

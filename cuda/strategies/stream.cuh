@@ -34,8 +34,8 @@ __global__ void __launch_bounds__(StreamThreads(Op::kInputs),
       const int64_t pack = k + b * stride;
 #pragma unroll
       for (int input = 0; input < Op::kInputs; ++input) {
-        raw[b][input] = load.template Fetch<last_use>(input, window, pack,
-                                                      needs(input) && pack < window.packs);
+        raw[b][input] =
+            load.template Fetch<last_use>(input, window, pack, needs(input) && pack < window.packs);
       }
     }
   };
