@@ -1,8 +1,6 @@
 // All-reduces of a statistic: within a group of lanes, then within a block.
 #pragma once
 
-#include <cooperative_groups.h>
-
 #include "plan.h"
 #include "stats.h"
 
@@ -91,16 +89,17 @@ __device__ __forceinline__ typename Op::Second SecondSweep(const Op& op, typenam
   }
 }
 
-// The cluster that a block is one of. Before sm_90 there are none, and a block is alone.
+// The cluster that a block is one of. Before sm_90 there are none, and a block is alone. Written in
+// the compiler's functions: cooperative_groups.h, which wraps them, takes more than a second of
+// every object's time to compile.
 struct Cluster {
   int blocks = 1;
   int rank = 0;
 
   __device__ __forceinline__ Cluster() {
 #if __CUDA_ARCH__ >= 900
-    const auto group = cooperative_groups::this_cluster();
-    blocks = group.num_blocks();
-    rank = group.block_rank();
+    blocks = __clusterSizeInBlocks();
+    rank = __clusterRelativeBlockRank();
 #endif
   }
 
@@ -111,11 +110,10 @@ struct Cluster {
                                         Partial<Op>& of_block) const {
 #if __CUDA_ARCH__ >= 900
     if (blocks == 1) return;
-    const auto group = cooperative_groups::this_cluster();
     if (threadIdx.x == 0) of_block = part;
-    group.sync();
+    Sync();
     const int lane = threadIdx.x % kWarpLanes;
-    part = lane < blocks ? *group.map_shared_rank(&of_block, lane) : Partial<Op>{};
+    part = lane < blocks ? *InBlock(lane, &of_block) : Partial<Op>{};
     for (int mask = kWarpLanes / 2; mask > 0; mask /= 2) {
       JS_ISA::Merge(op, part, FromLane(part, mask));
     }
@@ -127,8 +125,7 @@ struct Cluster {
   template <typename T>
   __device__ __forceinline__ void Tell(T& place, T value) const {
 #if __CUDA_ARCH__ >= 900
-    const auto group = cooperative_groups::this_cluster();
-    for (int b = 0; b < blocks; ++b) *group.map_shared_rank(&place, b) = value;
+    for (int b = 0; b < blocks; ++b) *InBlock(b, &place) = value;
 #else
     place = value;
 #endif
@@ -137,9 +134,22 @@ struct Cluster {
   // No block leaves while another may read its shared memory.
   __device__ __forceinline__ void Leave() const {
 #if __CUDA_ARCH__ >= 900
-    if (blocks > 1) cooperative_groups::this_cluster().sync();
+    if (blocks > 1) Sync();
 #endif
   }
+
+ private:
+#if __CUDA_ARCH__ >= 900
+  __device__ __forceinline__ static void Sync() {
+    __cluster_barrier_arrive();
+    __cluster_barrier_wait();
+  }
+  // The place in another block's shared memory.
+  template <typename T>
+  __device__ __forceinline__ static T* InBlock(int rank, T* place) {
+    return static_cast<T*>(__cluster_map_shared_rank(place, rank));
+  }
+#endif
 };
 
 // Rows for clusters that stay for many of them: in turn, or with a counter that starts at 0, always
