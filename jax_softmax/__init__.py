@@ -5,6 +5,7 @@ from importlib.metadata import version as _version
 from ._losses import (
     softmax_cross_entropy_with_integer_labels as softmax_cross_entropy_with_integer_labels,
 )
+from ._masked import masked_softmax as masked_softmax
 from ._plan import Plan as Plan
 from ._plan import plan as plan
 from ._softmax import log_softmax as log_softmax

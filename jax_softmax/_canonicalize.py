@@ -71,13 +71,18 @@ def result_dtype(x: jax.Array, dtype: Any) -> Any:
     return jax.eval_shape(lambda: jnp.zeros((), dtype)).dtype
 
 
+def _boolean(name: str, mask: ArrayLike) -> jax.Array:
+    if not isinstance(mask, jax.Array | np.ndarray | np.generic | bool):
+        raise TypeError(f"{name} wants a boolean array, got {type(mask).__name__}")
+    mask = jnp.asarray(mask)
+    if mask.dtype != jnp.bool_:
+        raise TypeError(f"{name} wants a boolean array, got {mask.dtype}; write `{name} != 0`")
+    return mask
+
+
 def broadcast_mask(x: jax.Array, where: ArrayLike) -> tuple[jax.Array, jax.Array]:
     """`x` at its common shape with the boolean mask, in a dtype that has infinities."""
-    if not isinstance(where, jax.Array | np.ndarray | np.generic | bool):
-        raise TypeError(f"where wants a boolean array, got {type(where).__name__}")
-    where = jnp.asarray(where)
-    if where.dtype != jnp.bool_:
-        raise TypeError(f"where wants a boolean array, got {where.dtype}; write `where != 0`")
+    where = _boolean("where", where)
     try:
         shape = jnp.broadcast_shapes(x.shape, where.shape)  # symbolic ones too
     except ValueError:
@@ -87,6 +92,62 @@ def broadcast_mask(x: jax.Array, where: ArrayLike) -> tuple[jax.Array, jax.Array
     if x.dtype.itemsize == 1:
         x = x.astype(jnp.float32)
     return (x if x.shape == shape else jnp.broadcast_to(x, shape)), where
+
+
+def masked(
+    x: ArrayLike,
+    axis: Any,
+    mask: ArrayLike | None,
+    causal: bool,
+    bias: ArrayLike | None,
+    scale: ArrayLike,
+    softcap: float | None,
+    sink: ArrayLike | None,
+) -> tuple[jax.Array, int, jax.Array | None, dict[str, jax.Array]]:
+    """What `masked_softmax` takes: real `x`, one axis, the mask, and the terms that there are."""
+    x = _real("x", floating(x))
+    axis = canonical_axes(_index(axis, axis), x.ndim)[0]
+    if mask is not None:
+        mask = _boolean("mask", mask)
+        _broadcasts("mask", mask.shape, "x", x.shape)
+    if causal and (x.ndim < 2 or axis != x.ndim - 1):
+        raise ValueError(
+            f"causal wants the last of at least two axes, got axis {axis} of shape {x.shape}"
+        )
+    if softcap is not None and not softcap > 0:
+        raise ValueError(f"softcap wants a positive number or None, got {softcap}")
+    terms: dict[str, jax.Array] = {}
+    if bias is not None:
+        terms["bias"] = _real("bias", jnp.asarray(bias))
+        _broadcasts("bias", terms["bias"].shape, "x", x.shape)
+    if not isinstance(scale, int | float) or scale != 1:
+        terms["scale"] = _real("scale", jnp.asarray(scale))
+        _broadcasts("scale", terms["scale"].shape, "a scalar", ())
+    if sink is not None:
+        terms["sink"] = _real("sink", jnp.asarray(sink))
+        rows = x.shape[:axis] + x.shape[axis + 1 :]
+        _broadcasts("sink", terms["sink"].shape, "x without its axis", rows)
+        terms["sink"] = jnp.broadcast_to(terms["sink"], rows)
+    return x, axis, mask, terms
+
+
+def _real(name: str, x: jax.Array) -> jax.Array:
+    if not jnp.issubdtype(x.dtype, jnp.floating) and not jnp.issubdtype(x.dtype, jnp.integer):
+        raise TypeError(f"{name} wants real numbers, got {x.dtype}")
+    return x
+
+
+def _broadcasts(
+    name: str, shape: tuple[int, ...], target: str, target_shape: tuple[int, ...]
+) -> None:
+    try:
+        fits = jnp.broadcast_shapes(shape, target_shape) == target_shape
+    except ValueError:
+        fits = False
+    if not fits:
+        raise ValueError(
+            f"{name} of shape {shape} does not broadcast against {target} of shape {target_shape}"
+        )
 
 
 def logits_and_labels(logits: ArrayLike, labels: ArrayLike) -> tuple[jax.Array, jax.Array]:

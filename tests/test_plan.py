@@ -154,7 +154,9 @@ def test_few_long_rows_are_split_only_where_rows_may_depend_on_their_number(op, 
     one, eight = chosen(1, False), chosen(8, False)
     assert one.strategy == eight.strategy == "split"
     assert one.lanes_per_row >= eight.lanes_per_row > 4 * one.threads
-    others = {chosen(rows, flag).strategy for rows, flag in ((1, True), (1000, True), (1000, False))}
+    others = {
+        chosen(rows, flag).strategy for rows, flag in ((1, True), (1000, True), (1000, False))
+    }
     assert others == {"cluster" if device == "H200" else "stream"}
 
 

@@ -1,0 +1,228 @@
+"""masked_softmax next to float64 and to a reference that autodiff takes apart."""
+
+import functools
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jax_softmax import masked_softmax
+
+pytestmark = pytest.mark.usefixtures("backend")
+SHAPE = (2, 3, 5, 7)
+each_form = pytest.mark.parametrize("log", [False, True], ids=["softmax", "log"])
+
+
+def naive(
+    x, mask=None, bias=None, *, scale=1.0, causal=False, axis=-1, log=False, softcap=None, sink=None
+):
+    """The definition, in the dtype of `x`, with the sink as one more column."""
+    z = x * scale
+    if softcap is not None:
+        z = softcap * jnp.tanh(z / softcap)
+    z = z if bias is None else z + bias
+    allowed = jnp.ones(x.shape, bool) if mask is None else jnp.broadcast_to(mask, x.shape)
+    if causal:
+        allowed &= jnp.tri(*x.shape[-2:], k=x.shape[-1] - x.shape[-2], dtype=bool)
+    z = jnp.where(allowed, z, -jnp.inf)
+    rows = np.delete(z.shape, axis)
+    column = jnp.broadcast_to(-jnp.inf if sink is None else sink, rows)
+    whole = jnp.concatenate([z, jnp.expand_dims(column, axis)], axis)
+    # Where all is masked: any finite logit gives the row a softmax, which is masked then.
+    empty = jnp.isneginf(whole).all(axis, keepdims=True)
+    y = jax.nn.log_softmax(jnp.where(empty, 0, whole), axis)
+    y = jax.lax.slice_in_dim(y, 0, z.shape[axis], axis=axis)
+    return jnp.where(allowed, y if log else jnp.exp(y), -jnp.inf if log else 0)
+
+
+def arrays(seed=0, dtype=np.float64):
+    """Every operand, each with a broadcast dimension, and one row masked as a whole."""
+    rng = np.random.default_rng(seed)
+    mask = rng.random((3, 1, 7)) < 0.7
+    mask[1] = False
+    return {
+        "x": 3 * rng.standard_normal(SHAPE).astype(dtype),
+        "mask": mask,
+        "bias": rng.standard_normal((2, 1, 5, 1)).astype(dtype),
+        "scale": np.asarray(0.7, dtype),
+        "sink": rng.standard_normal((3, 1)).astype(dtype),
+    }
+
+
+OPTIONS = [
+    {},
+    {"mask"},
+    {"bias"},
+    {"scale"},
+    {"causal"},
+    {"softcap"},
+    {"sink"},
+    {"mask", "sink"},
+    {"mask", "bias", "scale", "causal", "softcap", "sink"},
+]
+
+
+def chosen(options, log, dtype=np.float64):
+    """The operands to differentiate in, and the rest."""
+    given = arrays(dtype=dtype)
+    rest = {"log": log}
+    rest |= {"mask": given["mask"]} if "mask" in options else {}
+    rest |= {"causal": True} if "causal" in options else {}
+    rest |= {"softcap": 2.5} if "softcap" in options else {}
+    return {k: v for k, v in given.items() if k == "x" or (k in options and k != "mask")}, rest
+
+
+@each_form
+@pytest.mark.parametrize("options", OPTIONS, ids=lambda o: "+".join(sorted(o)) or "none")
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
+def test_values(options, log, dtype):
+    with jax.enable_x64(True):
+        operands, rest = chosen(options, log)
+        rounded = {k: jnp.asarray(v, dtype) for k, v in operands.items()}
+        got = masked_softmax(**rounded, **rest)
+        want = naive(**{k: v.astype(np.float64) for k, v in rounded.items()}, **rest)
+        assert got.dtype == jnp.dtype(dtype) and got.shape == SHAPE
+        tolerance = {"float64": 1e-14, "float32": 2e-6, "float16": 1e-3, "bfloat16": 8e-3}[dtype]
+        np.testing.assert_allclose(
+            got.astype(np.float64), want, rtol=tolerance, atol=tolerance * 1e-2
+        )
+
+
+@each_form
+@pytest.mark.parametrize("options", OPTIONS, ids=lambda o: "+".join(sorted(o)) or "none")
+def test_gradients_to_second_order(options, log):
+    with jax.enable_x64(True):
+        operands, rest = chosen(options, log)
+        weights = np.random.default_rng(1).standard_normal(SHAPE)
+
+        def loss(f, operands):
+            y = f(**operands, **rest)
+            return jnp.sum(jnp.sin(jnp.where(jnp.isfinite(y), y, 0) * weights))
+
+        ours, theirs = (functools.partial(loss, f) for f in (masked_softmax, naive))
+        got, want = jax.grad(ours)(operands), jax.grad(theirs)(operands)
+        jax.tree.map(
+            functools.partial(np.testing.assert_allclose, rtol=1e-9, atol=1e-11), got, want
+        )
+        direction = jax.tree.map(
+            lambda v: jnp.asarray(np.cos(np.arange(v.size))).reshape(v.shape), operands
+        )
+        got, want = (jax.jvp(jax.grad(f), (operands,), (direction,))[1] for f in (ours, theirs))
+        jax.tree.map(
+            functools.partial(np.testing.assert_allclose, rtol=1e-8, atol=1e-10), got, want
+        )
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2, -1])
+def test_any_axis(axis):
+    given = arrays(dtype=np.float32)
+    mask = np.random.default_rng(2).random(SHAPE) < 0.6
+    sink = np.ones([d for i, d in enumerate(SHAPE) if i != axis % 4], np.float32)
+    rest = {"mask": mask, "bias": given["bias"], "sink": sink, "axis": axis}
+    got, want = (f(given["x"], **rest) for f in (masked_softmax, naive))
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-7)
+
+
+@each_form
+def test_a_row_masked_as_a_whole_is_zero_with_zero_gradients(log):
+    given = arrays(dtype=np.float32)
+
+    def total(x, bias, scale, sink):
+        y = masked_softmax(x, given["mask"], bias, scale=scale, sink=sink, log=log)
+        return jnp.sum(jnp.where(jnp.isfinite(y), y, 0) ** 2), y
+
+    operands = [given[name] for name in ("x", "bias", "scale", "sink")]
+    (_, y), gradients = jax.value_and_grad(total, (0, 1, 2, 3), has_aux=True)(*operands)
+    assert (y[:, 1] == (-np.inf if log else 0)).all()
+    assert all(np.isfinite(g).all() for g in gradients)
+    assert (gradients[0][:, 1] == 0).all() and gradients[3][1] == 0
+
+
+@each_form
+@pytest.mark.parametrize("hidden", [np.nan, np.inf, -np.inf])
+def test_what_is_masked_may_hold_anything(log, hidden):
+    given = arrays(dtype=np.float32)
+    mask = np.broadcast_to(given["mask"], SHAPE)
+
+    def total(x, bias, scale):
+        y = masked_softmax(x, mask, bias, scale=scale, log=log)
+        return jnp.sum(jnp.where(mask, y, 0) ** 2)
+
+    def run(x, bias):
+        return jax.value_and_grad(total, (0, 1, 2))(x, bias, given["scale"])
+
+    bias = np.broadcast_to(given["bias"], SHAPE)
+    clean = run(given["x"], bias)
+    spoilt = run(np.where(mask, given["x"], hidden), np.where(mask, bias, hidden))
+    jax.tree.map(np.testing.assert_array_equal, clean, spoilt)
+
+
+@pytest.mark.parametrize("rows, columns", [(5, 7), (7, 5), (1, 9), (6, 6)])
+def test_causal_meets_in_the_last_corner(rows, columns):
+    x = np.random.default_rng(3).standard_normal((rows, columns)).astype(np.float32)
+    y = np.asarray(masked_softmax(x, causal=True))
+    seen = np.tri(rows, columns, columns - rows, dtype=bool)
+    assert ((y > 0) == seen).all()
+    np.testing.assert_allclose(y.sum(1), seen.any(1), rtol=1e-6)
+
+
+@each_form
+def test_vmap_over_any_operand(log):
+    given = arrays(dtype=np.float32)
+    names = ("x", "bias", "scale", "sink")
+
+    def f(mask, *operands):
+        return masked_softmax(mask=mask, log=log, **dict(zip(names, operands, strict=True)))
+
+    operands = [given["mask"], *(given[name] for name in names)]
+    stacked = [np.stack([v, ~v if v.dtype == bool else v + 1]) for v in operands]
+    for which in itertools.chain(range(5), [range(5)]):
+        batched = {which} if isinstance(which, int) else set(which)
+        used = [
+            s if i in batched else v for i, (s, v) in enumerate(zip(stacked, operands, strict=True))
+        ]
+        axes = [0 if i in batched else None for i in range(5)]
+        got = jax.vmap(f, axes)(*used)
+        for n in range(2):
+            one = [u[n] if i in batched else u for i, u in enumerate(used)]
+            np.testing.assert_allclose(got[n], f(*one), rtol=1e-6, atol=1e-7)
+
+
+def test_dtype_and_plain_numbers():
+    x = jnp.ones((2, 4), jnp.bfloat16)
+    assert masked_softmax(x, dtype=jnp.float32).dtype == jnp.float32
+    assert masked_softmax(x, True, 0.5, scale=2, sink=0.0).dtype == jnp.bfloat16
+    e = np.e
+    np.testing.assert_allclose(
+        masked_softmax(np.ones((1, 3), np.float32), sink=0.0),
+        np.full((1, 3), e / (3 * e + 1)),
+        rtol=1e-6,
+    )
+
+
+MISTAKES = {
+    "mask that is no boolean": ({"mask": np.ones(7)}, TypeError, "mask .*boolean"),
+    "mask of more dimensions": ({"mask": np.ones((9, *SHAPE), bool)}, ValueError, "mask of shape"),
+    "mask that does not fit": ({"mask": np.ones(6, bool)}, ValueError, "mask of shape"),
+    "bias that does not fit": ({"bias": np.ones((4, 7))}, ValueError, "bias of shape"),
+    "complex bias": ({"bias": 1j}, TypeError, "bias wants real"),
+    "scale per column": ({"scale": np.ones(7)}, ValueError, "scale of shape"),
+    "sink per column": ({"sink": np.ones(7)}, ValueError, "sink of shape"),
+    "two axes": ({"axis": (0, 1)}, TypeError, "axis"),
+    "no such axis": ({"axis": 4}, ValueError, "axis 4"),
+    "causal along rows": ({"axis": 1, "causal": True}, ValueError, "causal"),
+    "softcap of zero": ({"softcap": 0.0}, ValueError, "softcap"),
+    "integer result": ({"dtype": np.int32}, TypeError, "dtype"),
+    "implementation": ({"implementation": "magic"}, ValueError, "implementation"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_mistakes_are_named(mistake):
+    kwargs, error, message = MISTAKES[mistake]
+    with pytest.raises(error, match=message):
+        masked_softmax(arrays(dtype=np.float32)["x"], **kwargs)
+    with pytest.raises(TypeError, match="x wants real"):
+        masked_softmax(np.ones((2, 3), np.complex64))
