@@ -66,6 +66,8 @@ cpu::Kernel Find(OpKind op, DataType in, DataType out, cpu::Strategy strategy) {
   case OpKind::k##Op:                                                    \
     static_assert(FinishesFromTerms(OpKind::k##Op) ==                    \
                   kFinishesFromTerm<Op<typename MathFor<float>::Type>>); \
+    static_assert(IsPerRow(OpKind::k##Op) ==                             \
+                  kPerRow<Op<typename MathFor<float>::Type>>);           \
     return ForOp<Op>({in, out}, strategy);
     JS_FOR_EACH_OP(JS_CASE)
 #undef JS_CASE

@@ -44,7 +44,16 @@ struct Operands {
   Problem problem;
 };
 
-// `axis` and `logical_axis` as in RowsOf. All operands must agree in shape, the inputs in dtype.
+// `dims` without dimension `axis`.
+inline bool IsWithout(ffi::AnyBuffer::Dimensions shorter, ffi::AnyBuffer::Dimensions dims,
+                      int64_t axis) {
+  return shorter.size() + 1 == dims.size() &&
+         std::equal(dims.begin(), dims.begin() + axis, shorter.begin()) &&
+         std::equal(dims.begin() + axis + 1, dims.end(), shorter.begin() + axis);
+}
+
+// `axis` and `logical_axis` as in RowsOf. All operands must agree in shape, the inputs in dtype; a
+// result with one value for each row lacks the axis.
 inline ffi::ErrorOr<Operands> Decode(OpKind op, ffi::RemainingArgs args,
                                      ffi::Result<ffi::AnyBuffer> out, int64_t axis,
                                      int64_t logical_axis, bool batch_invariant) {
@@ -53,12 +62,18 @@ inline ffi::ErrorOr<Operands> Decode(OpKind op, ffi::RemainingArgs args,
     return ffi::Unexpected(Invalid(
         op, "wants " + std::to_string(inputs) + " operands, got " + std::to_string(args.size())));
   }
-  const ffi::AnyBuffer::Dimensions dims = out->dimensions();
+  const auto first = args.get<ffi::AnyBuffer>(0);
+  if (first.has_error()) return ffi::Unexpected(first.error());
+  const ffi::AnyBuffer::Dimensions dims = first->dimensions();
   const int64_t rank = static_cast<int64_t>(dims.size());
   if (axis < 0 || axis >= rank || logical_axis < 0 || logical_axis >= rank) {
     return ffi::Unexpected(Invalid(op, "axis " + std::to_string(axis) + " (logical " +
                                            std::to_string(logical_axis) + ") is not one of " +
                                            std::to_string(rank) + " dimensions"));
+  }
+  if (IsPerRow(op) ? !IsWithout(out->dimensions(), dims, logical_axis)
+                   : out->dimensions() != dims) {
+    return ffi::Unexpected(Invalid(op, "the result's shape does not follow from the operand's"));
   }
   Operands operands{};
   operands.output = out->untyped_data();
@@ -69,7 +84,7 @@ inline ffi::ErrorOr<Operands> Decode(OpKind op, ffi::RemainingArgs args,
     if (arg.has_error()) return ffi::Unexpected(arg.error());
     if (arg->dimensions() != dims) {
       return ffi::Unexpected(
-          Invalid(op, "operand " + std::to_string(i) + " differs from the result in shape"));
+          Invalid(op, "operand " + std::to_string(i) + " differs from the first in shape"));
     }
     if (i > 0 && arg->element_type() != in) {
       return ffi::Unexpected(

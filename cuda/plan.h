@@ -58,7 +58,8 @@ struct Problem {
   constexpr TypePair Types() const { return {dtype, out_dtype}; }
   // Every operand once.
   constexpr int64_t BytesMoved() const {
-    return rows.Elements() * (inputs * SizeOf(dtype) + SizeOf(out_dtype));
+    const int64_t results = IsPerRow(op) ? rows.Count() : rows.Elements();
+    return rows.Elements() * inputs * SizeOf(dtype) + results * SizeOf(out_dtype);
   }
 };
 

@@ -245,6 +245,10 @@ template <typename Op>
 inline constexpr bool kFinishesFromTerm =
     requires(Op op, typename Op::Row row) { op.FinishFromTerm(typename Op::T{}, row); };
 
+// Whether the op's result is one value for each row, its Row, instead of one for each element.
+template <typename Op>
+inline constexpr bool kPerRow = requires { requires Op::kPerRow; };
+
 // Takes in the elements of a few vectors at once, rescaling when `first` moves: the online form,
 // for strategies that cannot keep the row on chip.
 template <typename Op, int kPacks, int kCount>

@@ -5,5 +5,6 @@
 #include "log_softmax.h"
 #include "log_softmax_cotangent.h"
 #include "log_softmax_tangent.h"
+#include "logsumexp.h"
 #include "softmax.h"
 #include "softmax_tangent.h"

@@ -10,7 +10,8 @@
   JS_OP(softmax_tangent, SoftmaxTangent, 2) \
   JS_OP(log_softmax, LogSoftmax, 1) \
   JS_OP(log_softmax_tangent, LogSoftmaxTangent, 2) \
-  JS_OP(log_softmax_cotangent, LogSoftmaxCotangent, 2)
+  JS_OP(log_softmax_cotangent, LogSoftmaxCotangent, 2) \
+  JS_OP(logsumexp, LogSumExp, 1)
 // clang-format on
 
 namespace jax_softmax {
@@ -32,7 +33,9 @@ inline constexpr std::array kOps = {
 #undef JS_FACTS
 };
 
-// kFinishesFromTerm of the op, for plans, which know no struct of an op; cpu/kernels.cc compares.
+// kFinishesFromTerm and kPerRow of the op, for plans, which know no struct of an op; cpu/kernels.cc
+// compares.
 constexpr bool FinishesFromTerms(OpKind op) { return op == OpKind::kSoftmax; }
+constexpr bool IsPerRow(OpKind op) { return op == OpKind::kLogSumExp; }
 
 }  // namespace jax_softmax
