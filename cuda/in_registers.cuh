@@ -6,11 +6,12 @@
 
 namespace jax_softmax::JS_ISA {
 
-// Computes y from e over both sweeps. `reduce` merges a statistic over the threads that share a
-// row; `any` is a vote of all threads that must call it together. An op that finishes from terms
-// has them take the elements' registers.
+// Computes y from e over both sweeps, unless the op gives one value for each row; returns what the
+// row is closed with. `reduce` merges a statistic over the threads that share a row; `any` is a vote
+// of all threads that must call it together. An op that finishes from terms has them take the
+// elements' registers.
 template <typename Op, int kPacks, int kVector, typename Reduce, typename Any>
-__device__ __forceinline__ void RowInRegisters(
+__device__ __forceinline__ typename Op::Row RowInRegisters(
     const Op& op, Element<typename Op::T, Op::kInputs> (&e)[kPacks][kVector],
     typename Op::T (&y)[kPacks][kVector], Reduce reduce, Any any) {
   typename Op::First first;
@@ -45,11 +46,12 @@ __device__ __forceinline__ void RowInRegisters(
     for (int i = 0; i < kVector; ++i) {
       if constexpr (kFinishesFromTerm<Op>) {
         y[k][i] = op.FinishFromTerm(y[k][i], result);
-      } else {
+      } else if constexpr (!kPerRow<Op>) {
         y[k][i] = op.Finish(e[k][i], result);
       }
     }
   }
+  return result;
 }
 
 }  // namespace jax_softmax::JS_ISA

@@ -264,6 +264,7 @@ struct DirectStore {
   __device__ __forceinline__ void Put(int64_t offset, const T (&y)[kVector]) const {
     Packed(y).StoreGlobal(target + offset);
   }
+  // A single element anywhere, or the result of a row.
   __device__ __forceinline__ void At(int64_t offset, T y) const {
     target[offset] = NarrowTo<Io>(y);
   }

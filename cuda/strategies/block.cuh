@@ -16,10 +16,14 @@ __global__ void __launch_bounds__(kBlockThreads.back())
   cache.Await(load, slice);
   const Partial<Op> total = cache.Reduce(op, slice.packs, shared);
   const auto result = op.Close(total.first, total.second);
-  for (int k = threadIdx.x; k < slice.packs; k += blockDim.x) {
-    typename Op::T y[kVector];
-    cache.Finish(op, k, result, y);
-    store(slice.window, slice.begin + k, y);
+  if constexpr (kPerRow<Op>) {
+    if (threadIdx.x == 0) store.At(blockIdx.x, result);
+  } else {
+    for (int k = threadIdx.x; k < slice.packs; k += blockDim.x) {
+      typename Op::T y[kVector];
+      cache.Finish(op, k, result, y);
+      store(slice.window, slice.begin + k, y);
+    }
   }
 }
 

@@ -44,11 +44,16 @@ __global__ void __launch_bounds__(kClusterThreads.back(), kClusterResident)
     const Slice<kVector, kWhole> next(more ? next_row : queue.row, rows.columns, cluster.rank,
                                       cluster.blocks);
     const int next_packs = more ? next.packs : 0;
-    for (int k = threadIdx.x; k < max(slice.packs, next_packs); k += blockDim.x) {
-      typename Op::T y[kVector];
-      if (k < slice.packs) cache.Finish(op, k, result, y);
-      if (k < next_packs) cache.Fetch(load, next, k);
-      if (k < slice.packs) store(slice.window, slice.begin + k, y);
+    if constexpr (kPerRow<Op>) {
+      if (cluster.rank == 0 && threadIdx.x == 0) store.At(queue.row, result);
+      for (int k = threadIdx.x; k < next_packs; k += blockDim.x) cache.Fetch(load, next, k);
+    } else {
+      for (int k = threadIdx.x; k < max(slice.packs, next_packs); k += blockDim.x) {
+        typename Op::T y[kVector];
+        if (k < slice.packs) cache.Finish(op, k, result, y);
+        if (k < next_packs) cache.Fetch(load, next, k);
+        if (k < slice.packs) store(slice.window, slice.begin + k, y);
+      }
     }
     slice = next;
     queue.row = next_row;

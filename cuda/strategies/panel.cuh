@@ -131,18 +131,25 @@ __global__ void __launch_bounds__(kPanelThreads, kPanelResident)
 #pragma unroll
   for (int r = 0; r < kVector; ++r) result[r] = op.Close(first[r], second[r]);
 
-  const auto* from = own;
-  int64_t offset = base;
-#pragma unroll 2
-  for (int c = 0; c < count; ++c) {
-    Element<T, kInputs> e[kVector][1];
-    read(from, e, 0);
-    T y[kVector];
+  if constexpr (kPerRow<Op>) {
+    if (slice > 0 || inner >= rows.inner) return;
+    const int64_t row = outer * rows.inner + inner;
 #pragma unroll
-    for (int r = 0; r < kVector; ++r) y[r] = op.Finish(e[r][0], result[r]);
-    store.Put(offset, y);
-    from += threads;
-    offset += step;
+    for (int r = 0; r < kVector; ++r) store.At(row + r, result[r]);
+  } else {
+    const auto* from = own;
+    int64_t offset = base;
+#pragma unroll 2
+    for (int c = 0; c < count; ++c) {
+      Element<T, kInputs> e[kVector][1];
+      read(from, e, 0);
+      T y[kVector];
+#pragma unroll
+      for (int r = 0; r < kVector; ++r) y[r] = op.Finish(e[r][0], result[r]);
+      store.Put(offset, y);
+      from += threads;
+      offset += step;
+    }
   }
 }
 

@@ -29,13 +29,17 @@ __global__ void __launch_bounds__(RegistersThreads(kVector* kPacks),
 
   typename Op::T y[kPacks][kVector];
   int turn = 0;
-  RowInRegisters(
+  const auto result = RowInRegisters(
       op, e, y, [&](const auto& statistic) { return BlockReduce(statistic, scratch[turn++ & 1]); },
       [](bool vote) { return vote; });
+  if constexpr (kPerRow<Op>) {
+    if (threadIdx.x == 0) store.At(blockIdx.x, result);
+  } else {
 #pragma unroll
-  for (int k = 0; k < kPacks; ++k) {
-    const int pack = threadIdx.x + k * threads;
-    if (pack < window.packs) store(window, pack, y[k]);
+    for (int k = 0; k < kPacks; ++k) {
+      const int pack = threadIdx.x + k * threads;
+      if (pack < window.packs) store(window, pack, y[k]);
+    }
   }
 }
 

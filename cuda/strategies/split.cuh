@@ -32,7 +32,7 @@ __global__ void __launch_bounds__(kSplitThreads)
   };
   // While the blocks of the first kernel wait for memory, those of the second may do so too.
   int k = threadIdx.x;
-  fetch(k);
+  if constexpr (!kWrites || !kPerRow<Op>) fetch(k);
 
   if constexpr (kWrites) {
 #if __CUDA_ARCH__ >= 900
@@ -44,17 +44,21 @@ __global__ void __launch_bounds__(kSplitThreads)
     }
     for (int mask = kWarpLanes / 2; mask > 0; mask /= 2) Merge(op, total, FromLane(total, mask));
     const auto result = op.Close(total.first, total.second);
-    for (; k < slice.packs; k += kBatch * kSplitThreads) {
-      if (k >= kBatch * kSplitThreads) fetch(k);
+    if constexpr (kPerRow<Op>) {
+      if (part == 0 && threadIdx.x == 0) store.At(row, result);
+    } else {
+      for (; k < slice.packs; k += kBatch * kSplitThreads) {
+        if (k >= kBatch * kSplitThreads) fetch(k);
 #pragma unroll
-      for (int b = 0; b < kBatch; ++b) {
-        const int pack = k + b * kSplitThreads;
-        Element<typename Op::T, Op::kInputs> e[kVector];
-        Load::Decode(raw[b], e);
-        typename Op::T y[kVector];
+        for (int b = 0; b < kBatch; ++b) {
+          const int pack = k + b * kSplitThreads;
+          Element<typename Op::T, Op::kInputs> e[kVector];
+          Load::Decode(raw[b], e);
+          typename Op::T y[kVector];
 #pragma unroll
-        for (int i = 0; i < kVector; ++i) y[i] = op.Finish(e[i], result);
-        if (pack < slice.packs) store(slice.window, slice.begin + pack, y);
+          for (int i = 0; i < kVector; ++i) y[i] = op.Finish(e[i], result);
+          if (pack < slice.packs) store(slice.window, slice.begin + pack, y);
+        }
       }
     }
   } else {

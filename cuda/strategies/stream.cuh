@@ -68,19 +68,23 @@ __global__ void __launch_bounds__(StreamThreads(Op::kInputs),
     cluster.Merge(op, part, of_block[turn]);
 
     const auto result = op.Close(part.first, part.second);
-    // Backwards: what was read last is still in the cache.
+    if constexpr (kPerRow<Op>) {
+      if (cluster.rank == 0 && threadIdx.x == 0) store.At(queue.row, result);
+    } else {
+      // Backwards: what was read last is still in the cache.
 #pragma unroll 1
-    for (int64_t i = batches - 1; i >= 0; --i) {
-      const int64_t k = first + i * kBatch * stride;
-      fetch(window, k, [](int) { return true; }, std::true_type{});
+      for (int64_t i = batches - 1; i >= 0; --i) {
+        const int64_t k = first + i * kBatch * stride;
+        fetch(window, k, [](int) { return true; }, std::true_type{});
 #pragma unroll
-      for (int b = 0; b < kBatch; ++b) {
-        Element<T, Op::kInputs> e[kVector];
-        Load::Decode(raw[b], e);
-        T y[kVector];
+        for (int b = 0; b < kBatch; ++b) {
+          Element<T, Op::kInputs> e[kVector];
+          Load::Decode(raw[b], e);
+          T y[kVector];
 #pragma unroll
-        for (int j = 0; j < kVector; ++j) y[j] = op.Finish(e[j], result);
-        if (k + b * stride < window.packs) store(window, k + b * stride, y, std::true_type{});
+          for (int j = 0; j < kVector; ++j) y[j] = op.Finish(e[j], result);
+          if (k + b * stride < window.packs) store(window, k + b * stride, y, std::true_type{});
+        }
       }
     }
   }

@@ -56,9 +56,13 @@ __global__ void __launch_bounds__(kStridedThreads, 1)
     }
 
     const auto result = op.Close(total.first, total.second);
-    for (int64_t c = slice; c < columns; c += slices) {
-      const int64_t offset = base + c * rows.inner;
-      store.At(offset, op.Finish(load.At(offset), result));
+    if constexpr (kPerRow<Op>) {
+      if (slice == 0 && row < count) store.At(row, result);
+    } else {
+      for (int64_t c = slice; c < columns; c += slices) {
+        const int64_t offset = base + c * rows.inner;
+        store.At(offset, op.Finish(load.At(offset), result));
+      }
     }
   }
 }

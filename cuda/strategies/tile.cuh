@@ -89,19 +89,25 @@ __global__ void __launch_bounds__(kTileThreads)
       }
     }
     T y[1][kCount];
-    RowInRegisters(
+    const auto result = RowInRegisters(
         op, e, y, [](const auto& statistic) { return SpreadReduce<kLanes, kSpread>(statistic); },
         [](bool vote) { return __any_sync(0xffffffffu, vote); });
-    __syncwarp();  // all have read before any writes in place
-    if (first_row + group < count) {
+    if constexpr (kPerRow<Op>) {
+      if (lane == 0 && first_row + group < count) store.At(first_panel * inner + row, result);
+    } else {
+      __syncwarp();  // all have read before any writes in place
+      if (first_row + group < count) {
 #pragma unroll
-      for (int i = 0; i < kCount; ++i) {
-        if (has(i)) tile[start + i * step] = NarrowTo<Io>(y[0][i]);
+        for (int i = 0; i < kCount; ++i) {
+          if (has(i)) tile[start + i * step] = NarrowTo<Io>(y[0][i]);
+        }
       }
     }
   }
-  __syncthreads();
-  StoreStretch(store.target + base, tile, panels * panel);
+  if constexpr (!kPerRow<Op>) {
+    __syncthreads();
+    StoreStretch(store.target + base, tile, panels * panel);
+  }
 }
 
 }  // namespace jax_softmax::JS_ISA

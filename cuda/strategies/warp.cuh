@@ -47,12 +47,16 @@ __global__ void __launch_bounds__(kWarpThreads,
 #pragma unroll
     for (int k = 0; k < kPacks; ++k) Load::Decode(raw[r][k], e[k]);
     typename Op::T y[kPacks][kVector];
-    RowInRegisters(
+    const auto result = RowInRegisters(
         op, e, y, [&](const auto& statistic) { return LaneGroupReduce(statistic, lanes); },
         [](bool vote) { return __any_sync(0xffffffffu, vote); });
+    if constexpr (kPerRow<Op>) {
+      if (lane == 0 && row < rows.outer) store.At(row, result);
+    } else {
 #pragma unroll
-    for (int k = 0; k < kPacks; ++k) {
-      if (lane + k * lanes < packs) store(window, lane + k * lanes, y[k]);
+      for (int k = 0; k < kPacks; ++k) {
+        if (lane + k * lanes < packs) store(window, lane + k * lanes, y[k]);
+      }
     }
   }
 }
