@@ -7,8 +7,8 @@
 namespace jax_softmax::JS_ISA {
 
 // Computes y from e over both sweeps, unless the op gives one value for each row; returns what the
-// row is closed with. `reduce` merges a statistic over the threads that share a row; `any` is a vote
-// of all threads that must call it together. An op that finishes from terms has them take the
+// row is closed with. `reduce` merges a statistic over the threads that share a row; `any` is a
+// vote of all threads that must call it together. An op that finishes from terms has them take the
 // elements' registers.
 template <typename Op, int kPacks, int kVector, typename Reduce, typename Any>
 __device__ __forceinline__ typename Op::Row RowInRegisters(
