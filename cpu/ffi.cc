@@ -22,7 +22,8 @@ ffi::Error Run(OpKind op, ffi::ThreadPool pool, ffi::RemainingArgs args,
       Decode(op, args, out, axis, logical_axis, batch_invariant);
   if (operands.has_error()) return operands.error();
   const Problem& problem = operands->problem;
-  if (problem.rows.Elements() == 0) return ffi::Error::Success();
+  // Where an op gives one value for each row, rows without columns have theirs too.
+  if (problem.Results() == 0) return ffi::Error::Success();
 
   const std::optional<cpu::Strategy> requested = cpu::StrategyNamed(strategy);
   if (!requested) return Invalid(op, "no strategy is called '" + std::string(strategy) + "'");
@@ -48,8 +49,10 @@ ffi::Error Run(OpKind op, ffi::ThreadPool pool, ffi::RemainingArgs args,
     run(kernel.reduce);
     kernel.merge(call, 0, problem.rows.outer);
   }
-  cpu::AdviseHugePages(call.output, problem.rows.Elements() * SizeOf(problem.out_dtype));
-  run(kernel.run);
+  if (kernel.run != nullptr) {
+    cpu::AdviseHugePages(call.output, problem.Results() * SizeOf(problem.out_dtype));
+    run(kernel.run);
+  }
   return ffi::Error::Success();
 }
 

@@ -18,7 +18,11 @@ cpu::Kernel ForTypes(cpu::Strategy strategy) {
     case cpu::Strategy::kRow:
       return {RunRows<Op, In, Out>};
     case cpu::Strategy::kSlices:
-      return {FinishSlices<Op, In, Out>, ReduceSlices<Op, In, Out>, MergeSlices<Op>};
+      if constexpr (kPerRow<Op>) {
+        return {nullptr, ReduceSlices<Op, In, Out>, CloseSlices<Op, Out>};
+      } else {
+        return {FinishSlices<Op, In, Out>, ReduceSlices<Op, In, Out>, MergeSlices<Op>};
+      }
     case cpu::Strategy::kLanes:
       return {RunLanes<Op, In, Out>};
     case cpu::Strategy::kStrided:
@@ -62,12 +66,11 @@ cpu::Kernel ForOp(TypePair types, cpu::Strategy strategy) {
 
 cpu::Kernel Find(OpKind op, DataType in, DataType out, cpu::Strategy strategy) {
   switch (op) {
-#define JS_CASE(name, Op, inputs)                                        \
-  case OpKind::k##Op:                                                    \
-    static_assert(FinishesFromTerms(OpKind::k##Op) ==                    \
-                  kFinishesFromTerm<Op<typename MathFor<float>::Type>>); \
-    static_assert(IsPerRow(OpKind::k##Op) ==                             \
-                  kPerRow<Op<typename MathFor<float>::Type>>);           \
+#define JS_CASE(name, Op, inputs)                                                         \
+  case OpKind::k##Op:                                                                     \
+    static_assert(FinishesFromTerms(OpKind::k##Op) ==                                     \
+                  kFinishesFromTerm<Op<typename MathFor<float>::Type>>);                  \
+    static_assert(IsPerRow(OpKind::k##Op) == kPerRow<Op<typename MathFor<float>::Type>>); \
     return ForOp<Op>({in, out}, strategy);
     JS_FOR_EACH_OP(JS_CASE)
 #undef JS_CASE

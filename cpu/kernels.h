@@ -20,7 +20,7 @@ struct Call {
 };
 
 // The parts of a call: `run` takes units of the plan. Where `reduce` is not null it goes first,
-// over all units, and then `merge`, over all rows.
+// over all units, and then `merge`, over all rows; `run` is null where nothing is left to do.
 struct Kernel {
   using Part = void (*)(const Call& call, int64_t begin, int64_t end);
   Part run = nullptr;

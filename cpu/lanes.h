@@ -73,7 +73,7 @@ void RunLanes(const cpu::Call& call, int64_t begin, int64_t end) {
     // Calls f with the tile of every inner index, for columns from `c` on.
     const auto load = [&](int64_t c, auto f) {
       const int64_t count = std::min(block, columns - c);
-      const auto at = OperandsOf<Op, In, Out>(call).From((o * columns + c) * inner);
+      const auto at = OperandsOf<Op, In, Out>(call).From((o * columns + c) * inner, o * inner);
       strip.length = count * inner;
       for (int i = 0; i < Op::kInputs; ++i) LoadTransposed<M>(at.inputs[i], strip, scratch[i]);
       const auto next = at.From(M::kLanes * columns * inner);
@@ -91,18 +91,30 @@ void RunLanes(const cpu::Call& call, int64_t begin, int64_t end) {
       }
       return at.output;
     };
-    if (block == columns) {
-      Out* to = load(0, [](const Tile<Op>& tile, int64_t) { RunTile(tile); });
+    const auto store = [&](Out* to) {
+      if constexpr (kPerRow<Op>) {
+        if (inner == 1) return StoreUpTo<M>(to, scratch[0][0], strip.rows);
+        strip.stride = strip.length = inner;
+      }
       StoreTransposed<M>(scratch[0], strip, to);
+    };
+    if (block == columns) {
+      store(load(0, [](const Tile<Op>& tile, int64_t) { RunTile(tile); }));
       continue;
     }
     Partial<Op> whole[cpu::kMostInner];
     for (int64_t c = 0; c < columns; c += block) {
       load(c, [&](const Tile<Op>& tile, int64_t i) { ReduceTile(tile, whole[i]); });
     }
-    for (int64_t c = 0; c < columns; c += block) {
-      Out* to = load(c, [&](const Tile<Op>& tile, int64_t i) { FinishTile(tile, whole[i]); });
-      StoreTransposed<M>(scratch[0], strip, to);
+    if constexpr (kPerRow<Op>) {
+      for (int64_t i = 0; i < inner; ++i) {
+        scratch[0][i] = Op{}.Close(whole[i].first, whole[i].second);
+      }
+      store(static_cast<Out*>(call.output) + o * inner);
+    } else {
+      for (int64_t c = 0; c < columns; c += block) {
+        store(load(c, [&](const Tile<Op>& tile, int64_t i) { FinishTile(tile, whole[i]); }));
+      }
     }
   }
 }

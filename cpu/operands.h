@@ -25,10 +25,11 @@ struct Operands {
   const In* inputs[Op::kInputs];
   Out* output;
 
-  JS_HD Operands From(int64_t element) const {
+  // The inputs from `element` on, with its result: that of `row` where rows have one each.
+  JS_HD Operands From(int64_t element, int64_t row = 0) const {
     Operands moved = *this;
     for (const In*& input : moved.inputs) input += element;
-    moved.output += element;
+    moved.output += kPerRow<Op> ? row : element;
     return moved;
   }
 };

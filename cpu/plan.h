@@ -47,7 +47,7 @@ inline constexpr int64_t kChunkElements = 16384;
 inline constexpr int64_t kRowGroup = 16;
 
 constexpr int64_t SlicesPerRow(const Rows& rows) {
-  return CeilDiv(rows.columns * rows.inner, kSliceElements);
+  return std::max<int64_t>(CeilDiv(rows.columns * rows.inner, kSliceElements), 1);
 }
 
 constexpr int64_t RowsPerRank(const Rows& rows) {

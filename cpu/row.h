@@ -211,9 +211,13 @@ JS_HD void RunGroup(const Op& op, const Operands<Op, In, Out>& first_row, int64_
     }
     whole.second = MergeRows<M>(seconds);
   }
-  const ByRow<M, typename Op::Row> results(op.Close(whole.first, whole.second));
-  for (int r = 0; r < rows; ++r) {
-    FinishShort<Op, M>(op, row(r), columns, results[r], kept + r * kept_per_row);
+  if constexpr (kPerRow<Op>) {
+    StoreUpTo<M>(first_row.output, op.Close(whole.first, whole.second), rows);
+  } else {
+    const ByRow<M, typename Op::Row> results(op.Close(whole.first, whole.second));
+    for (int r = 0; r < rows; ++r) {
+      FinishShort<Op, M>(op, row(r), columns, results[r], kept + r * kept_per_row);
+    }
   }
 }
 
@@ -230,14 +234,18 @@ void RunRows(const cpu::Call& call, int64_t begin, int64_t end) {
   if (inner == 1 && group > 0) {
     for (int64_t r = begin; r < end; r += group) {
       const int rows = static_cast<int>(std::min(group, end - r));
-      RunGroup<Op, M>(op, all.From(r * columns), columns, rows);
+      RunGroup<Op, M>(op, all.From(r * columns, r), columns, rows);
     }
     return;
   }
   for (int64_t r = begin; r < end; ++r) {
-    const auto row = all.From(r * columns);
+    const auto row = all.From(r * columns, r * inner);
     const Partial<Op> whole = Reduce<Op, M>(op, row, 0, columns, inner);
-    Finish<Op, M>(op, row, 0, columns, op.Close(whole.first, whole.second));
+    if constexpr (kPerRow<Op>) {
+      StoreUpTo<M>(row.output, op.Close(whole.first, whole.second), inner);
+    } else {
+      Finish<Op, M>(op, row, 0, columns, op.Close(whole.first, whole.second));
+    }
   }
 }
 
@@ -284,6 +292,19 @@ void MergeSlices(const cpu::Call& call, int64_t begin, int64_t end) {
     Partial<Op> whole = PartialAt<Op>(call, r * per_row);
     for (int64_t s = 1; s < per_row; ++s) Merge(Op{}, whole, PartialAt<Op>(call, r * per_row + s));
     std::memcpy(call.partials + r * per_row * cpu::kPartialBytes, &whole, sizeof(whole));
+  }
+}
+
+// The same for ops with one value for each row, which it stores.
+template <typename Op, typename Out>
+void CloseSlices(const cpu::Call& call, int64_t begin, int64_t end) {
+  using M = typename MathFor<Out>::Type;
+  MergeSlices<Op>(call, begin, end);
+  const int64_t per_row = cpu::SlicesPerRow(call.rows);
+  for (int64_t r = begin; r < end; ++r) {
+    const Partial<Op> whole = PartialAt<Op>(call, r * per_row);
+    StoreUpTo<M>(static_cast<Out*>(call.output) + r * call.rows.inner,
+                 Op{}.Close(whole.first, whole.second), call.rows.inner);
   }
 }
 

@@ -9,6 +9,7 @@ namespace jax_softmax::JS_ISA {
 // Unit `index` of the work: neighbouring rows of one outer index, or what is left of them.
 struct Rank {
   int64_t first;  // element of the operands
+  int64_t first_row;
   int64_t rows;
 
   Rank(const Rows& all, int64_t index) {
@@ -16,6 +17,7 @@ struct Rank {
     const int64_t per_outer = CeilDiv(all.inner, most);
     const int64_t row = index % per_outer * most;
     first = index / per_outer * all.columns * all.inner + row;
+    first_row = index / per_outer * all.inner + row;
     rows = std::min(most, all.inner - row);
   }
 };
@@ -34,8 +36,8 @@ struct Strip {
   T scratch[Op::kInputs][kCapacity];  // column after column of each vector in turn
 
   // Not an aggregate, which would clear the scratch space.
-  Strip(const cpu::Call& call, int64_t first, int64_t rows)
-      : operands(OperandsOf<Op, In, Out>(call).From(first)),
+  Strip(const cpu::Call& call, int64_t first, int64_t first_row, int64_t rows)
+      : operands(OperandsOf<Op, In, Out>(call).From(first, first_row)),
         columns(call.rows.columns),
         inner(call.rows.inner),
         rows(rows),
@@ -80,8 +82,13 @@ struct Strip {
     Tile<Op> tile{.columns = count, .stride = 1};
     for (int input = 0; input < Op::kInputs; ++input) tile.x[input] = scratch[input] + v * count;
     SweepTile(tile, [&](const auto& e, int64_t c) {
-      for (int i = 0; i < kFold; ++i) {
-        __builtin_prefetch(operands.output + (begin + c + i) * inner + v * M::kLanes, /*write=*/1);
+      if constexpr (kPerRow<Op>) {
+        PrefetchNext(begin, count, c, v);
+      } else {
+        for (int i = 0; i < kFold; ++i) {
+          __builtin_prefetch(operands.output + (begin + c + i) * inner + v * M::kLanes,
+                             /*write=*/1);
+        }
       }
       const auto terms = AddSecond(Op{}, whole[v].second, e, pivot);
       if constexpr (kFinishesFromTerm<Op>) {
@@ -90,6 +97,16 @@ struct Strip {
         }
       }
     });
+  }
+
+  // What is read after this block of columns: the next one, or else the next strip.
+  JS_HD void PrefetchNext(int64_t begin, int64_t count, int64_t c, int64_t v) const {
+    const int64_t next = begin + count < columns ? (begin + count) * inner : rows;
+    for (const In* input : operands.inputs) {
+      for (int i = 0; i < kFold; ++i) {
+        __builtin_prefetch(input + next + (c + i) * inner + v * M::kLanes);
+      }
+    }
   }
 
   // From memory, or from what Reduce has kept of all columns.
@@ -107,6 +124,13 @@ struct Strip {
                      kept ? FromKept(c, v, result[v]) : op.Finish(At(c, v), result[v]),
                      rows - v * M::kLanes);
       }
+    }
+  }
+
+  void StoreRows() {
+    for (int64_t v = 0; v < vectors; ++v) {
+      StoreUpTo<M>(operands.output + v * M::kLanes, Op{}.Close(whole[v].first, whole[v].second),
+                   rows - v * M::kLanes);
     }
   }
 
@@ -133,17 +157,22 @@ void RunStrided(const cpu::Call& call, int64_t begin, int64_t end) {
   constexpr int64_t kFewestVectors = ThisStrip::kMostVectors / 4;
   const int64_t wanted = CeilDiv(std::min(call.rows.inner, cpu::RowsPerRank(call.rows)), M::kLanes);
   const int64_t fit = ThisStrip::kCapacity / std::max<int64_t>(columns, 1);
-  const bool keep = fit >= std::min(wanted, kFewestVectors);
+  const bool keep = !kPerRow<Op> && fit >= std::min(wanted, kFewestVectors);
   const int64_t vectors = keep ? std::min(fit, wanted) : wanted;
   const int64_t block = keep ? columns : ThisStrip::kCapacity / vectors;
   for (int64_t index = begin; index < end; ++index) {
     const Rank rank(call.rows, index);
     for (int64_t row = 0; row < rank.rows; row += vectors * M::kLanes) {
-      ThisStrip strip(call, rank.first + row, std::min(vectors * M::kLanes, rank.rows - row));
+      ThisStrip strip(call, rank.first + row, rank.first_row + row,
+                      std::min(vectors * M::kLanes, rank.rows - row));
       for (int64_t c = 0; c < columns; c += block) {
         strip.Reduce(c, std::min(block, columns - c), keep);
       }
-      strip.Finish(keep);
+      if constexpr (kPerRow<Op>) {
+        strip.StoreRows();
+      } else {
+        strip.Finish(keep);
+      }
     }
   }
 }

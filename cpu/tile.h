@@ -13,7 +13,8 @@ namespace jax_softmax::JS_ISA {
 // Scratch space for tiles, on the stack: a part of any second cache.
 inline constexpr int kTileBytes = 128 * 1024;
 
-// Column c of the rows is at x[input][c * stride]. Results replace the first input.
+// Column c of the rows is at x[input][c * stride]. Results replace the first input; where rows have
+// one each, its first column.
 //
 // Memory that will be wanted soon is asked for column by column, so that it arrives during the
 // arithmetic: where this tile's results will go, and the operands of the next one. The addresses
@@ -35,6 +36,15 @@ struct Tile {
   }
   JS_HD void PrefetchNext(int64_t column) const {
     for (const char* input : next) __builtin_prefetch(input + column * next_step);
+  }
+  // A tile of rows with one result each is done once it is reduced.
+  JS_HD void PrefetchAfterReduce(int64_t column) const {
+    if constexpr (kPerRow<Op>) {
+      JS_UNROLL
+      for (int i = 0; i < kFold; ++i) PrefetchNext(column + i);
+    } else {
+      PrefetchOutput(column);
+    }
   }
 };
 
@@ -67,14 +77,14 @@ void ReduceTile(const Tile<Op>& tile, Partial<Op>& whole) {
   const Op op{};
   typename Op::First first = whole.first;
   SweepTile(tile, [&](const auto& e, int64_t c) {
-    if constexpr (Op::kSweeps == 1) tile.PrefetchOutput(c);
+    if constexpr (Op::kSweeps == 1) tile.PrefetchAfterReduce(c);
     AddFirst(op, first, e);
   });
   if constexpr (Op::kSweeps == 2) {
     op.Rescale(whole.second, whole.first, first);
     const auto pivot = op.Pivot(first);
     SweepTile(tile, [&](const auto& e, int64_t c) {
-      tile.PrefetchOutput(c);
+      tile.PrefetchAfterReduce(c);
       AddSecond(op, whole.second, e, pivot);
     });
   }
@@ -85,13 +95,17 @@ template <typename Op>
 void FinishTile(const Tile<Op>& tile, const Partial<Op>& whole) {
   const Op op{};
   const auto result = op.Close(whole.first, whole.second);
-  for (int64_t c = 0; c < tile.columns; ++c) {
-    tile.PrefetchNext(c);
-    ElementOf<Op> e;
-    for (int input = 0; input < Op::kInputs; ++input) {
-      e.value[input] = tile.x[input][c * tile.stride];
+  if constexpr (kPerRow<Op>) {
+    tile.x[0][0] = result;
+  } else {
+    for (int64_t c = 0; c < tile.columns; ++c) {
+      tile.PrefetchNext(c);
+      ElementOf<Op> e;
+      for (int input = 0; input < Op::kInputs; ++input) {
+        e.value[input] = tile.x[input][c * tile.stride];
+      }
+      tile.x[0][c * tile.stride] = op.Finish(e, result);
     }
-    tile.x[0][c * tile.stride] = op.Finish(e, result);
   }
 }
 

@@ -56,10 +56,10 @@ struct Problem {
   int64_t workspace_bytes = 0;  // of WorkspaceBytes
 
   constexpr TypePair Types() const { return {dtype, out_dtype}; }
+  constexpr int64_t Results() const { return IsPerRow(op) ? rows.Count() : rows.Elements(); }
   // Every operand once.
   constexpr int64_t BytesMoved() const {
-    const int64_t results = IsPerRow(op) ? rows.Count() : rows.Elements();
-    return rows.Elements() * inputs * SizeOf(dtype) + results * SizeOf(out_dtype);
+    return rows.Elements() * inputs * SizeOf(dtype) + Results() * SizeOf(out_dtype);
   }
 };
 
