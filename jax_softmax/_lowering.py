@@ -14,11 +14,14 @@ from . import _choice, _native
 Reference = Callable[..., jax.Array]
 
 
-def register(primitive: Primitive, reference: Reference) -> None:
-    """Gives `primitive` its default lowering and that of each loaded backend."""
+def register(primitive: Primitive, reference: Reference, *, per_row: bool = False) -> None:
+    """Gives `primitive` its default lowering and that of each loaded backend.
+
+    With `per_row` its result is one value for each row: it lacks `axis`.
+    """
     default = partial(_lower_reference, reference=reference)
     mlir.register_lowering(primitive, default)
-    call_p = _call_primitive(primitive.name)
+    call_p = _call_primitive(primitive.name, per_row)
     for backend in _native.BACKENDS:
         if _native.module(backend) is not None:
             rule = partial(
@@ -125,10 +128,10 @@ def _call(
     last = operands[0].ndim - 1
     moved = [jnp.moveaxis(x, axis, last) for x in operands]
     y = call_p.bind(*moved, axis=axis, logical_axis=last, workspace=workspace, **params)[0]
-    return jnp.moveaxis(y, last, axis)
+    return y if y.ndim == last else jnp.moveaxis(y, last, axis)
 
 
-def _call_primitive(op: str) -> Primitive:
+def _call_primitive(op: str, per_row: bool) -> Primitive:
     """The custom call as a primitive of its own, which exists only inside a lowering.
 
     `logical_axis` is the softmax axis of its operands, `axis` where that axis lies in memory. With
@@ -136,17 +139,34 @@ def _call_primitive(op: str) -> Primitive:
     """
     primitive = Primitive(f"{op}_call")
     primitive.multiple_results = True
-    primitive.def_abstract_eval(_call_results)
+    primitive.def_abstract_eval(partial(_call_results, per_row=per_row))
     mlir.register_lowering(primitive, partial(_lower_call, target=_native.target(op)))
     return primitive
 
 
-def _call_results(x: Any, *others: Any, dtype: Any, workspace: int, **params: Any) -> list[Any]:
+def _call_results(
+    x: Any,
+    *others: Any,
+    per_row: bool,
+    logical_axis: int,
+    dtype: Any,
+    workspace: int,
+    **params: Any,
+) -> list[Any]:
     del others, params
-    y = x.update(dtype=dtype)
+    y = without_axis(x, logical_axis) if per_row else x
+    y = y.update(dtype=dtype)
     if workspace == 0:
         return [y]
     return [y, x.update(shape=(*x.shape[:-1], workspace // 4), dtype=jnp.dtype("float32"))]
+
+
+def without_axis(x: Any, axis: int) -> Any:
+    """The abstract value `x` without that dimension, otherwise sharded as before."""
+    spec = [*x.sharding.spec, *[None] * (x.ndim - len(x.sharding.spec))]
+    kept = [i for i in range(x.ndim) if i != axis]
+    sharding = x.sharding.update(spec=jax.sharding.PartitionSpec(*(spec[i] for i in kept)))
+    return x.update(shape=tuple(x.shape[i] for i in kept), sharding=sharding)
 
 
 def _lower_call(
@@ -166,10 +186,12 @@ def _lower_call(
     major_to_minor.insert(axis, logical_axis)
     layout = tuple(reversed(major_to_minor))
     shapes = [aval.shape for aval in (*ctx.avals_in, *ctx.avals_out)]
+    # A result with the operands' dimensions lies as they do, any other one row-major.
+    first, *others = (tuple(reversed(range(aval.ndim))) for aval in ctx.avals_out)
     rule = jax.ffi.ffi_lowering(
         target,
         operand_layouts=[layout] * len(operands),
-        result_layouts=[layout, tuple(reversed(range(ndim)))][: len(ctx.avals_out)],
+        result_layouts=[layout if len(first) == ndim else first, *others],
         extra_attributes=_partitioning(shapes, len(operands)) if logical_axis == ndim - 1 else {},
     )
     return rule(ctx, *operands, axis=axis, logical_axis=logical_axis, **attributes)
@@ -178,15 +200,20 @@ def _lower_call(
 def _partitioning(shapes: Sequence[tuple[Any, ...]], operands: int) -> dict[str, Any]:
     """Tells both of XLA's partitioners that all but the last dimension may be sharded.
 
-    `shapes` are those of the operands and of the results, which agree in all but the last one.
+    `shapes` are those of the operands and of the results, which agree in all but the last one, or
+    lack it.
     """
     if not all(map(_is_static, shapes)):
         return {}  # symbolic, in export: sizes are unknown, and the rule wants numbers
     *batch, last = range(len(shapes[0]))
     sizes = {_factor(i): shapes[0][i] for i in batch}
-    lasts = {size: _factor(last + i) for i, size in enumerate(dict.fromkeys(s[-1] for s in shapes))}
+    last_sizes = dict.fromkeys(size for shape in shapes for size in shape[last:])
+    lasts = {size: _factor(last + i) for i, size in enumerate(last_sizes)}
     sizes |= {factor: size for size, factor in lasts.items()}
-    dims = [f"[{', '.join((*map(_factor, batch), lasts[shape[-1]]))}]" for shape in shapes]
+    dims = [
+        f"[{', '.join((*map(_factor, batch), *(lasts[size] for size in shape[last:])))}]"
+        for shape in shapes
+    ]
     rule = (
         f"#sdy.op_sharding_rule<({', '.join(dims[:operands])})->({', '.join(dims[operands:])}) "
         f"{{{', '.join(f'{f}={size}' for f, size in sizes.items())}}} "

@@ -139,6 +139,27 @@ def _d_log_softmax_cotangent(y: jax.Array, g: jax.Array, dy: jax.Array, axis: in
     return -jnp.exp(y) * dy * _row_sum(g, axis)
 
 
+def _logsumexp_primitive() -> Primitive:
+    """A primitive whose result has one value for each row."""
+    primitive = Primitive("logsumexp")
+
+    def abstract_eval(x: Any, *, axis: int, dtype: Any, **request: Any) -> Any:
+        return _lowering.without_axis(_abstract_eval(x, axis=axis, dtype=dtype, **request), axis)
+
+    def batch(operands: Any, dims: Any, *, axis: int, **request: Any) -> tuple[jax.Array, int]:
+        (x,), (at,) = operands, dims
+        y = primitive.bind(x, axis=axis + (at <= axis), **request)
+        return y, at - (at > axis)
+
+    primitive.def_impl(partial(xla.apply_primitive, primitive))
+    primitive.def_abstract_eval(abstract_eval)
+    batching.primitive_batchers[primitive] = batch
+    _lowering.register(primitive, _reference.logsumexp, per_row=True)
+    return primitive
+
+
+logsumexp_p = _logsumexp_primitive()
+
 softmax_p = _row_primitive("softmax", _reference.softmax)
 softmax_tangent_p = _row_primitive("softmax_tangent", _reference.softmax_tangent)
 _def_jvp(softmax_p, softmax_tangent_p)

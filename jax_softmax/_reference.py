@@ -1,7 +1,8 @@
 """What each op computes, in plain JAX: the default lowering, and what the kernels are held to.
 
-Every function takes and returns arrays of one shape and reduces along `axis`. The result has
-`dtype`, the operands may each have another; the widest of them all is computed in, or float32.
+Every function takes and returns arrays of one shape and reduces along `axis`, which the result of
+`logsumexp` lacks. The result has `dtype`, the operands may each have another; the widest of them
+all is computed in, or float32.
 """
 
 import functools
@@ -54,6 +55,19 @@ def log_softmax(x: jax.Array, *, axis: int) -> jax.Array:
     most = jnp.where(total < 1.5, 0.75, 2).astype(e.dtype)
     rest = jnp.sum(jnp.where(e > most, 0, e), axis, keepdims=True)
     return d - jnp.log1p(jnp.where(rest < 1, rest, rest - 1))
+
+
+@_in_compute_dtype
+def logsumexp(x: jax.Array, *, axis: int) -> jax.Array:
+    top = jnp.max(x, axis, initial=-jnp.inf)
+    e = jnp.exp(x - jnp.expand_dims(jnp.where(jnp.isfinite(top), top, 0), axis))
+    total = jnp.sum(e, axis, keepdims=True)
+    most = jnp.where(total < 1.5, 0.75, 2).astype(e.dtype)  # as in log_softmax
+    rest = jnp.sum(jnp.where(e > most, 0, e), axis)
+    log = jnp.log1p(jnp.where(rest < 1, rest, rest - 1))
+    # XLA:CPU's maximum may miss a NaN; the sum has it.
+    no_nan = jnp.squeeze(total == total, axis)
+    return jnp.where(jnp.isinf(top) & no_nan, top, top + log)
 
 
 @_in_compute_dtype
