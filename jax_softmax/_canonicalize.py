@@ -31,16 +31,16 @@ def _index(one: Any, axis: Any) -> int:
         raise TypeError(f"axis wants an int, a tuple of ints or None, got {axis!r}") from None
 
 
-def floating(x: ArrayLike) -> jax.Array:
+def floating(x: ArrayLike, op: str = "softmax") -> jax.Array:
     """`x` as a strongly typed floating or complex array."""
     if not isinstance(x, jax.Array | np.ndarray | np.generic | int | float | complex):
         raise TypeError(
-            f"softmax wants an array or a number, got {type(x).__name__}; "
+            f"{op} wants an array or a number, got {type(x).__name__}; "
             "convert it with jax.numpy.asarray"
         )
     x = jnp.asarray(x)
     if x.dtype == jnp.bool_:
-        raise TypeError("softmax does not take a boolean array; convert it with x.astype(float)")
+        raise TypeError(f"{op} does not take a boolean array; convert it with x.astype(float)")
     if not jnp.issubdtype(x.dtype, jnp.inexact):
         return x.astype(jnp.float64 if x.dtype.itemsize == 8 else jnp.float32)
     return jax.lax.convert_element_type(x, x.dtype)  # drops the weak type of a Python number

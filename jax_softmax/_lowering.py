@@ -15,7 +15,7 @@ Reference = Callable[..., jax.Array]
 
 
 def register(primitive: Primitive, reference: Reference, *, per_row: bool = False) -> None:
-    """Gives `primitive` its default lowering and that of each loaded backend.
+    """Gives `primitive` its default lowering, and that of each loaded backend with a handler.
 
     With `per_row` its result is one value for each row: it lacks `axis`.
     """
@@ -23,7 +23,7 @@ def register(primitive: Primitive, reference: Reference, *, per_row: bool = Fals
     mlir.register_lowering(primitive, default)
     call_p = _call_primitive(primitive.name, per_row)
     for backend in _native.BACKENDS:
-        if _native.module(backend) is not None:
+        if _native.has_handler(backend, primitive.name):
             rule = partial(
                 _lower, op=primitive.name, call_p=call_p, reference=reference, here=backend
             )
@@ -61,6 +61,8 @@ def _lower(
     batch_invariant: bool | None,
     **params: Any,
 ) -> Any:
+    if here == "cuda" and ctx.avals_in[0].shape[params["axis"]] == 0:
+        backend = "xla"  # rows without columns may still have a value each
     if (backend or _fastest(op, ctx.avals_in, here, batch_invariant, **params)) != here:
         return _lower_reference(ctx, *operands, reference=reference, backend=backend, **params)
     in_place = here == "cpu" and _one_device(ctx)

@@ -70,6 +70,11 @@ def module(backend: str) -> ModuleType | None:
     return None if isinstance(loaded, str) else loaded
 
 
+def has_handler(backend: str, op: str) -> bool:
+    loaded = module(backend)
+    return loaded is not None and op in loaded.handlers()
+
+
 @functools.cache
 def _type_pairs(backend: str) -> dict[str, list[str]]:
     """The dtypes that `backend` has kernels for, and those that each may become."""

@@ -53,11 +53,11 @@ def _batch(
 ) -> tuple[jax.Array, int]:
     """Leaves the first batched operand where it is and shifts `axis`: no data moves."""
     at, size = next((d, x.shape[d]) for x, d in zip(operands, dims, strict=True) if d is not None)
-    aligned = [_batch_to(x, d, at, size) for x, d in zip(operands, dims, strict=True)]
+    aligned = [batch_to(x, d, at, size) for x, d in zip(operands, dims, strict=True)]
     return primitive.bind(*_align(*aligned), axis=axis + (at <= axis), **request), at
 
 
-def _batch_to(x: jax.Array, dim: int | None, at: int, size: int) -> jax.Array:
+def batch_to(x: jax.Array, dim: int | None, at: int, size: int) -> jax.Array:
     if dim is not None:
         return x if dim == at else jnp.moveaxis(x, dim, at)
     return jnp.broadcast_to(jnp.expand_dims(x, at), (*x.shape[:at], size, *x.shape[at:]))
@@ -65,17 +65,21 @@ def _batch_to(x: jax.Array, dim: int | None, at: int, size: int) -> jax.Array:
 
 def _align(first: jax.Array, *others: jax.Array) -> list[jax.Array]:
     """The operands with one set of varying axes and one explicit sharding (those of `first`)."""
-    operands = [first, *others]
-    varying = [jax.typeof(x).manual_axis_type.varying for x in operands]
-    everything = frozenset().union(*varying)
-    operands = [
-        jax.lax.pcast(x, tuple(sorted(everything - v)), to="varying") if everything - v else x
-        for x, v in zip(operands, varying, strict=True)
-    ]
+    operands = vary_alike(first, *others)
     sharding = jax.typeof(operands[0]).sharding
     return [
         x if jax.typeof(x).sharding == sharding else jax.sharding.reshard(x, sharding)
         for x in operands
+    ]
+
+
+def vary_alike(*operands: jax.Array) -> list[jax.Array]:
+    """The operands with one set of varying axes."""
+    varying = [jax.typeof(x).manual_axis_type.varying for x in operands]
+    everything = frozenset().union(*varying)
+    return [
+        jax.lax.pcast(x, tuple(sorted(everything - v)), to="varying") if everything - v else x
+        for x, v in zip(operands, varying, strict=True)
     ]
 
 
@@ -138,27 +142,6 @@ def _d_log_softmax_tangent(y: jax.Array, t: jax.Array, dy: jax.Array, axis: int)
 def _d_log_softmax_cotangent(y: jax.Array, g: jax.Array, dy: jax.Array, axis: int) -> jax.Array:
     return -jnp.exp(y) * dy * _row_sum(g, axis)
 
-
-def _logsumexp_primitive() -> Primitive:
-    """A primitive whose result has one value for each row."""
-    primitive = Primitive("logsumexp")
-
-    def abstract_eval(x: Any, *, axis: int, dtype: Any, **request: Any) -> Any:
-        return _lowering.without_axis(_abstract_eval(x, axis=axis, dtype=dtype, **request), axis)
-
-    def batch(operands: Any, dims: Any, *, axis: int, **request: Any) -> tuple[jax.Array, int]:
-        (x,), (at,) = operands, dims
-        y = primitive.bind(x, axis=axis + (at <= axis), **request)
-        return y, at - (at > axis)
-
-    primitive.def_impl(partial(xla.apply_primitive, primitive))
-    primitive.def_abstract_eval(abstract_eval)
-    batching.primitive_batchers[primitive] = batch
-    _lowering.register(primitive, _reference.logsumexp, per_row=True)
-    return primitive
-
-
-logsumexp_p = _logsumexp_primitive()
 
 softmax_p = _row_primitive("softmax", _reference.softmax)
 softmax_tangent_p = _row_primitive("softmax_tangent", _reference.softmax_tangent)

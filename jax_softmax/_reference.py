@@ -1,8 +1,8 @@
 """What each op computes, in plain JAX: the default lowering, and what the kernels are held to.
 
-Every function takes and returns arrays of one shape and reduces along `axis`, which the result of
-`logsumexp` lacks. The result has `dtype`, the operands may each have another; the widest of them
-all is computed in, or float32.
+Every function reduces along `axis`; its operands and its result have one shape, or, `logsumexp`
+and its derivatives alone, that of the rows, which lacks `axis`. The result has `dtype`, the
+operands may each have another; the widest of them all is computed in, or float32.
 """
 
 import functools
@@ -83,3 +83,13 @@ def log_softmax_tangent(y: jax.Array, t: jax.Array, *, axis: int) -> jax.Array:
 @_in_compute_dtype
 def log_softmax_cotangent(y: jax.Array, g: jax.Array, *, axis: int) -> jax.Array:
     return g - jnp.exp(y) * jnp.sum(g, axis, keepdims=True)
+
+
+@_in_compute_dtype
+def logsumexp_tangent(x: jax.Array, lse: jax.Array, t: jax.Array, *, axis: int) -> jax.Array:
+    return jnp.sum(jnp.exp(x - jnp.expand_dims(lse, axis)) * t, axis)
+
+
+@_in_compute_dtype
+def logsumexp_cotangent(x: jax.Array, lse: jax.Array, g: jax.Array, *, axis: int) -> jax.Array:
+    return jnp.exp(x - jnp.expand_dims(lse, axis)) * jnp.expand_dims(g, axis)

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 import jax_softmax
-from jax_softmax import _canonicalize, _native, _primitives
+from jax_softmax import _canonicalize, _native, _primitives, _reductions
 
 # Along the last axis, and along any.
 ROW_STRATEGIES = ("warp", "registers", "tile", "block", "cluster", "split", "stream")
@@ -60,7 +60,8 @@ def bind(op: str, *operands, axis: int, dtype=None, implementation: str | None =
         implementation=implementation,
         batch_invariant=True,
     )
-    return getattr(_primitives, f"{op}_p").bind(*operands, **params)
+    home = _reductions if op == "logsumexp" else _primitives
+    return getattr(home, f"{op}_p").bind(*operands, **params)
 
 
 def both(name: str):

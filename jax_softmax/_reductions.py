@@ -1,0 +1,148 @@
+"""The primitives with one value per row: logsumexp along `axis`, and its derivatives.
+
+`logsumexp_p` takes x[..., n, ...] to rows[...]. Its JVP rule binds a second primitive,
+`sum(exp(x - lse) * t)`, whose transpose is a third, `exp(x - lse) * g`. So only x and the rows are
+saved, every mode and nesting works, and reverse mode reduces nothing.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, xla
+from jax.sharding import NamedSharding, PartitionSpec
+
+from . import _lowering, _reference
+from ._primitives import RESIDUAL, batch_to, vary_alike
+
+
+def _primitive(name: str, reference: Callable[..., jax.Array], *, reduces: bool) -> Primitive:
+    """A primitive of x and of operands like x or like its rows, to a result like either."""
+    primitive = Primitive(name)
+    primitive.def_impl(partial(xla.apply_primitive, primitive))
+    primitive.def_abstract_eval(partial(_abstract_eval, reduces=reduces))
+    batching.primitive_batchers[primitive] = partial(_batch, primitive, reduces)
+    _lowering.register(primitive, reference, per_row=reduces)
+    return primitive
+
+
+def _abstract_eval(
+    x: Any, *others: Any, axis: int, dtype: Any, reduces: bool, **request: Any
+) -> Any:
+    del request
+    assert 0 <= axis < x.ndim
+    rows = (*x.shape[:axis], *x.shape[axis + 1 :])
+    assert all(o.shape in (x.shape, rows) for o in others)
+    # Not ShapedArray(shape, dtype), which would drop the explicit sharding and the varying axes.
+    result = _lowering.without_axis(x, axis) if reduces else x
+    return result.update(dtype=dtype, weak_type=False)
+
+
+def _batch(
+    primitive: Primitive,
+    reduces: bool,
+    operands: Sequence[jax.Array],
+    dims: Sequence[int | None],
+    *,
+    axis: int,
+    **request: Any,
+) -> tuple[jax.Array, int]:
+    """Leaves the first batched operand where it is and shifts `axis`: no data moves."""
+    pairs = list(zip(operands, dims, strict=True))
+    rank = operands[0].ndim - (dims[0] is not None)
+    are_rows = [x.ndim - (d is not None) < rank for x, d in pairs]
+    # `at` is the batch dimension in x; behind `axis`, which they lack, rows have it one earlier.
+    at, size = next(
+        (d + (rows and d > axis), x.shape[d])
+        for (x, d), rows in zip(pairs, are_rows, strict=True)
+        if d is not None
+    )
+    at_rows = at - (at > axis)
+    aligned = [
+        batch_to(x, d, at_rows if rows else at, size)
+        for (x, d), rows in zip(pairs, are_rows, strict=True)
+    ]
+    y = _bind(primitive, *aligned, axis=axis + (at <= axis), **request)
+    return y, at_rows if reduces else at
+
+
+def align(first: jax.Array, *others: jax.Array, axis: int) -> list[jax.Array]:
+    """The operands varying alike, and on an explicit mesh sharded like the first.
+
+    The others have its shape, that of its rows, or dimensions of size 1 to be broadcast to it.
+    """
+    first, *rest = vary_alike(first, *others)
+    meshes = [jax.typeof(o).sharding.mesh for o in (first, *rest)]
+    if meshes[0].empty and not all(mesh.empty for mesh in meshes):
+        mesh = next(mesh for mesh in meshes if not mesh.empty)
+        first = jax.sharding.reshard(first, NamedSharding(mesh, PartitionSpec()))
+    x = jax.typeof(first)
+    aligned = [first]
+    for other in rest:
+        like = x if other.ndim == x.ndim else _lowering.without_axis(x, axis)
+        spec = (None if d == 1 else s for d, s in zip(other.shape, like.sharding.spec, strict=True))
+        wanted = NamedSharding(like.sharding.mesh, PartitionSpec(*spec))
+        same = jax.typeof(other).sharding == wanted
+        aligned.append(other if same else jax.sharding.reshard(other, wanted))
+    return aligned
+
+
+def _bind(primitive: Primitive, *operands: jax.Array, axis: int, **request: Any) -> jax.Array:
+    return primitive.bind(*align(*operands, axis=axis), axis=axis, **request)
+
+
+def _jvp(primals: Sequence[jax.Array], tangents: Sequence[Any], **params: Any) -> Any:
+    (x,), (t,) = primals, tangents
+    lse = checkpoint_name(logsumexp_p.bind(x, **params), RESIDUAL)
+    return lse, _bind(logsumexp_tangent_p, x, lse, ad.instantiate_zeros(t), **params)
+
+
+def _tangent_jvp(primals: Sequence[jax.Array], tangents: Sequence[Any], **params: Any) -> Any:
+    """`sum(p * t)` to `sum(p * (dt + (dx - dlse) * t))`: the same primitive."""
+    (x, lse, t), (dx, dlse, dt) = primals, map(ad.instantiate_zeros, tangents)
+    wide = _reference.compute_dtype(x.dtype, t.dtype, params["dtype"])
+    d = _d_exponent(dx, dlse, params["axis"], wide)
+    out = _bind(logsumexp_tangent_p, x, lse, t, **params)
+    return out, _bind(logsumexp_tangent_p, x, lse, dt.astype(wide) + d * t.astype(wide), **params)
+
+
+def _cotangent_jvp(primals: Sequence[jax.Array], tangents: Sequence[Any], **params: Any) -> Any:
+    """`p * g` to `p * dg + p * g * (dx - dlse)`."""
+    (x, lse, g), (dx, dlse, dg) = primals, map(ad.instantiate_zeros, tangents)
+    wide = _reference.compute_dtype(x.dtype, g.dtype, params["dtype"])
+    d = _d_exponent(dx, dlse, params["axis"], wide)
+    out, in_g = (
+        _bind(logsumexp_cotangent_p, x, lse, g, **params | {"dtype": wide}) for g in (g, dg)
+    )
+    return out.astype(params["dtype"]), (in_g + out * d).astype(params["dtype"])
+
+
+def _d_exponent(dx: jax.Array, dlse: jax.Array, axis: int, wide: Any) -> jax.Array:
+    return dx.astype(wide) - jnp.expand_dims(dlse.astype(wide), axis)
+
+
+def _transpose_to(primitive: Primitive) -> Callable[..., Any]:
+    def rule(g: Any, x: jax.Array, lse: jax.Array, t: Any, **params: Any) -> tuple[None, None, Any]:
+        assert ad.is_undefined_primal(t)
+        assert not ad.is_undefined_primal(x) and not ad.is_undefined_primal(lse)
+        if type(g) is ad.Zero:
+            return None, None, ad.Zero(t.aval)
+        return None, None, _bind(primitive, x, lse, g, **params | {"dtype": t.aval.dtype})
+
+    return rule
+
+
+logsumexp_p = _primitive("logsumexp", _reference.logsumexp, reduces=True)
+logsumexp_tangent_p = _primitive("logsumexp_tangent", _reference.logsumexp_tangent, reduces=True)
+logsumexp_cotangent_p = _primitive(
+    "logsumexp_cotangent", _reference.logsumexp_cotangent, reduces=False
+)
+ad.primitive_jvps[logsumexp_p] = _jvp
+ad.primitive_jvps[logsumexp_tangent_p] = _tangent_jvp
+ad.primitive_jvps[logsumexp_cotangent_p] = _cotangent_jvp
+ad.primitive_transposes[logsumexp_tangent_p] = _transpose_to(logsumexp_cotangent_p)
+ad.primitive_transposes[logsumexp_cotangent_p] = _transpose_to(logsumexp_tangent_p)
