@@ -3,6 +3,7 @@
 from importlib.metadata import version as _version
 
 from ._logsumexp import logsumexp as logsumexp
+from ._losses import softmax_cross_entropy as softmax_cross_entropy
 from ._losses import (
     softmax_cross_entropy_with_integer_labels as softmax_cross_entropy_with_integer_labels,
 )

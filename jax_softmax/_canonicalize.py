@@ -3,7 +3,7 @@
 import math
 import operator
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -71,7 +71,7 @@ def result_dtype(x: jax.Array, dtype: Any) -> Any:
     return jax.eval_shape(lambda: jnp.zeros((), dtype)).dtype
 
 
-def _boolean(name: str, mask: ArrayLike) -> jax.Array:
+def boolean(name: str, mask: ArrayLike) -> jax.Array:
     if not isinstance(mask, jax.Array | np.ndarray | np.generic | bool):
         raise TypeError(f"{name} wants a boolean array, got {type(mask).__name__}")
     mask = jnp.asarray(mask)
@@ -82,7 +82,7 @@ def _boolean(name: str, mask: ArrayLike) -> jax.Array:
 
 def broadcast_mask(x: jax.Array, where: ArrayLike) -> tuple[jax.Array, jax.Array]:
     """`x` at its common shape with the boolean mask, in a dtype that has infinities."""
-    where = _boolean("where", where)
+    where = boolean("where", where)
     try:
         shape = jnp.broadcast_shapes(x.shape, where.shape)  # symbolic ones too
     except ValueError:
@@ -108,7 +108,7 @@ def masked(
     x = _real("x", floating(x))
     axis = canonical_axes(_index(axis, axis), x.ndim)[0]
     if mask is not None:
-        mask = _boolean("mask", mask)
+        mask = boolean("mask", mask)
         _broadcasts("mask", mask.shape, "x", x.shape)
     if causal and (x.ndim < 2 or axis != x.ndim - 1):
         raise ValueError(
@@ -150,20 +150,115 @@ def _broadcasts(
         )
 
 
-def logits_and_labels(logits: ArrayLike, labels: ArrayLike) -> tuple[jax.Array, jax.Array]:
-    """Floating logits [*batch, n] and integer labels [*batch]."""
-    logits, labels = jnp.asarray(logits), jnp.asarray(labels)
+class LossOptions(NamedTuple):
+    """Checked, and constants of the program."""
+
+    label_smoothing: float
+    z_loss: float
+    ignore_index: int | None
+
+
+def loss_options(label_smoothing: Any, z_loss: Any, ignore_index: Any) -> LossOptions:
+    smoothing, z_loss = _number("label_smoothing", label_smoothing), _number("z_loss", z_loss)
+    if not 0 <= smoothing <= 1:
+        raise ValueError(f"label_smoothing wants a number within [0, 1], got {smoothing}")
+    if not 0 <= z_loss < math.inf:
+        raise ValueError(f"z_loss wants a finite number that is not negative, got {z_loss}")
+    if ignore_index is None:
+        return LossOptions(smoothing, z_loss, None)
+    try:
+        return LossOptions(smoothing, z_loss, operator.index(ignore_index))
+    except TypeError:
+        raise TypeError(f"ignore_index wants an int or None, got {ignore_index!r}") from None
+
+
+def _number(name: str, value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise TypeError(f"{name} wants a number, known at compile time, got {value!r}") from None
+
+
+def logits(logits: ArrayLike) -> jax.Array:
+    """Floating logits, of a dtype that has infinities."""
+    logits = jnp.asarray(logits)
     if not jnp.issubdtype(logits.dtype, jnp.floating):
         raise TypeError(f"logits want a floating dtype, got {logits.dtype}")
+    return logits.astype(jnp.float32) if logits.dtype.itemsize == 1 else logits
+
+
+def integer_labels(labels: ArrayLike, shape: tuple[Any, ...], axis: Axis) -> jax.Array:
+    """Integer labels for logits of `shape`."""
+    labels = jnp.asarray(labels)
     if not jnp.issubdtype(labels.dtype, jnp.integer):
         raise TypeError(f"labels want an integer dtype, got {labels.dtype}")
-    if logits.ndim == 0 or labels.shape != logits.shape[:-1]:
+    # Before the axis is looked at, so that 0-d logits are told what they lack.
+    rows = _shape_of_rows(shape, axis) if shape else None
+    if labels.shape != rows:
+        which = "its last axis" if axis == -1 else f"axis {axis}"
         raise ValueError(
-            f"labels of shape {labels.shape} do not match logits of shape {logits.shape}: "
-            "labels want the shape of logits without its last axis"
+            f"labels of shape {labels.shape} do not match logits of shape {shape}: "
+            f"labels want the shape of logits without {which}"
         )
     # In fewer bits a negative label plus the number of classes could overflow.
-    return logits, labels.astype(jnp.int32) if labels.dtype.itemsize < 4 else labels
+    return labels.astype(jnp.int32) if labels.dtype.itemsize < 4 else labels
+
+
+def probabilities(labels: ArrayLike, shape: tuple[Any, ...]) -> jax.Array:
+    """Target probabilities at the `shape` of the logits, in a floating dtype."""
+    labels = jnp.asarray(labels)
+    if jnp.issubdtype(labels.dtype, jnp.complexfloating):
+        raise TypeError(f"labels want a real dtype, got {labels.dtype}")
+    if not jnp.issubdtype(labels.dtype, jnp.floating) or labels.dtype.itemsize == 1:
+        labels = labels.astype(jnp.float32)
+    try:
+        return labels if labels.shape == shape else jnp.broadcast_to(labels, shape)
+    except ValueError:
+        raise ValueError(
+            f"labels of shape {labels.shape} do not broadcast against logits of shape {shape}; "
+            "class indices go to softmax_cross_entropy_with_integer_labels"
+        ) from None
+
+
+def mask_of_rows_or_elements(
+    where: ArrayLike | None, shape: tuple[Any, ...], axis: Axis
+) -> jax.Array | None:
+    """The boolean mask for logits of `shape`, with as many dimensions as they have."""
+    if where is None:
+        return None
+    where = boolean("where", where)
+    axes = canonical_axes(axis, len(shape))
+    rows = where.ndim == len(shape) - len(axes)
+    full = jnp.expand_dims(where, axes) if rows else where
+    try:
+        fits = full.ndim == len(shape) and jnp.broadcast_shapes(full.shape, shape) == shape
+    except ValueError:
+        fits = False
+    if not fits:
+        raise ValueError(
+            f"where of shape {where.shape} does not fit logits of shape {shape}: it wants as many "
+            "dimensions as these, broadcast against them, or the shape of the result"
+        )
+    return full
+
+
+def _shape_of_rows(shape: tuple[Any, ...], axis: Axis) -> tuple[Any, ...]:
+    axes = canonical_axes(axis, len(shape))
+    return tuple(d for i, d in enumerate(shape) if i not in axes)
+
+
+def axes_in_order(
+    x: jax.Array, where: jax.Array | None, axis: Axis
+) -> tuple[jax.Array, jax.Array | None, tuple[int, ...]]:
+    """`x` and `where` transposed so that the axes of `axis` lie in the order given there."""
+    slots = canonical_axes(axis, x.ndim)
+    given = axis if isinstance(axis, Sequence) else slots
+    order = list(range(x.ndim))
+    for slot, a in zip(slots, given, strict=True):
+        order[slot] = a % x.ndim
+    if order == sorted(order):
+        return x, where, slots
+    return x.transpose(order), None if where is None else where.transpose(order), slots
 
 
 def single_axis(

@@ -1,64 +1,348 @@
-"""Losses: `jax.custom_vjp` around the dispatcher, so that the residuals are ours to choose."""
+"""Losses: `jax.custom_vjp` around logsumexp, so that the residuals are ours to choose."""
+
+from functools import partial
+from typing import Any, Literal, NamedTuple, overload
 
 import jax
 import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
 from jax.typing import ArrayLike
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int, Real
 
 from . import _canonicalize
-from ._softmax import log_softmax, softmax
+from ._canonicalize import Axis
+from ._logsumexp import bind_logsumexp
+from ._primitives import RESIDUAL
+from ._reductions import align
+from ._reference import compute_dtype
+
+Pair = tuple[Float[Array, "*rows"], Float[Array, "*rows"]]
 
 
-@jax.jit
+@overload
 def softmax_cross_entropy_with_integer_labels(
-    logits: Float[ArrayLike, "*batch n"], labels: Int[ArrayLike, "*batch"]
-) -> Float[Array, "*batch"]:
-    """Computes `-log_softmax(logits)[labels]` along the last axis, one loss per row.
+    logits: Float[ArrayLike, "*shape"],
+    labels: Int[ArrayLike, "*rows"],
+    axis: Axis = -1,
+    where: Bool[ArrayLike, "..."] | None = None,
+    *,
+    label_smoothing: float = 0.0,
+    z_loss: float = 0.0,
+    ignore_index: int | None = None,
+    return_lse: Literal[False] = False,
+) -> Float[Array, "*rows"]: ...
+
+
+@overload
+def softmax_cross_entropy_with_integer_labels(
+    logits: Float[ArrayLike, "*shape"],
+    labels: Int[ArrayLike, "*rows"],
+    axis: Axis = -1,
+    where: Bool[ArrayLike, "..."] | None = None,
+    *,
+    label_smoothing: float = 0.0,
+    z_loss: float = 0.0,
+    ignore_index: int | None = None,
+    return_lse: Literal[True],
+) -> Pair: ...
+
+
+def softmax_cross_entropy_with_integer_labels(
+    logits: Float[ArrayLike, "*shape"],
+    labels: Int[ArrayLike, "*rows"],
+    axis: Axis = -1,
+    where: Bool[ArrayLike, "..."] | None = None,
+    *,
+    label_smoothing: float = 0.0,
+    z_loss: float = 0.0,
+    ignore_index: int | None = None,
+    return_lse: bool = False,
+) -> Float[Array, "*rows"] | Pair:
+    """Computes `logsumexp(logits) - logits[labels]` along `axis`, one loss per row.
 
     Values, gradients and label semantics are those of optax's function of this name: a negative
-    label counts from the end, one out of range gives NaN. The one difference: the loss of 16-bit
-    logits is computed and returned in float32. Reverse mode saves only `logits` and `labels`.
+    label counts from the end, one out of range gives NaN, and `where` does not hide the label's own
+    logit. The one difference: the loss of 16-bit logits is computed and returned in float32.
+    Reverse mode saves `logits`, `labels`, `where` and one logsumexp per row, and computes the
+    gradient from these element by element.
 
     Args:
       logits: unnormalised log-probabilities.
       labels: the index of the right class per row, any integer dtype.
+      axis: the classes' axis; or a tuple of axes, in whose order the label is a flat index.
+      where: boolean, of `labels`' shape or of as many dimensions as `logits` and broadcast against
+        these; classes where it is False take no part, whatever they hold. A row masked as a whole
+        has loss 0 and no gradient.
+      label_smoothing: how much of the target goes to all (unmasked) classes alike: `a` makes the
+        loss `(1 - a) * (lse - logits[labels]) + a * (lse - mean(logits))`.
+      z_loss: how much of `lse ** 2` is added.
+      ignore_index: a label whose rows have loss 0, `lse` 0 and no gradient, whatever they hold; it
+        is compared before negative labels count from the end.
+      return_lse: whether to return `(losses, lse)`, both differentiable, `lse` being
+        `logsumexp(logits, axis, where)`.
 
     Returns:
       The losses, float32 or float64.
 
     Raises:
-      TypeError: `logits` is no floating array or `labels` no integer array.
-      ValueError: `labels` does not have the shape of `logits` without its last axis.
+      TypeError: `logits` is no floating array, `labels` no integer array or `where` not boolean; an
+        option is no number, or traced.
+      ValueError: `labels` does not have the shape of `logits` without `axis`, `where` does not fit,
+        `axis` is out of range or repeated, `label_smoothing` is not within [0, 1] or `z_loss`
+        negative.
 
     Differentiable in reverse mode, and forward over that (Hessian-vector products); being a
     `custom_vjp`, not in forward mode alone.
+
+    Source: the loss from a saved logsumexp is as in Liger-Kernel; `z_loss` as in PaLM.
     """
-    return _cross_entropy(*_canonicalize.logits_and_labels(logits, labels))
+    options = _canonicalize.loss_options(label_smoothing, z_loss, ignore_index)
+    axis = _canonicalize.hashable(axis)
+    loss, lse = _with_integer_labels(logits, labels, where, axis, options, bool(return_lse))
+    return (loss, lse) if return_lse else loss
 
 
-def _loss(logits: jax.Array, labels: jax.Array) -> jax.Array:
-    log_p = log_softmax(_wide(logits))
-    return -jnp.take_along_axis(log_p, labels[..., None], axis=-1)[..., 0]
+@overload
+def softmax_cross_entropy(
+    logits: Float[ArrayLike, "*shape"],
+    labels: Real[ArrayLike, "..."],
+    axis: Axis = -1,
+    where: Bool[ArrayLike, "..."] | None = None,
+    *,
+    label_smoothing: float = 0.0,
+    z_loss: float = 0.0,
+    return_lse: Literal[False] = False,
+) -> Float[Array, "*rows"]: ...
 
 
-_cross_entropy = jax.custom_vjp(_loss)
+@overload
+def softmax_cross_entropy(
+    logits: Float[ArrayLike, "*shape"],
+    labels: Real[ArrayLike, "..."],
+    axis: Axis = -1,
+    where: Bool[ArrayLike, "..."] | None = None,
+    *,
+    label_smoothing: float = 0.0,
+    z_loss: float = 0.0,
+    return_lse: Literal[True],
+) -> Pair: ...
 
 
-def _forward(logits: jax.Array, labels: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-    return _loss(logits, labels), (logits, labels)
+def softmax_cross_entropy(
+    logits: Float[ArrayLike, "*shape"],
+    labels: Real[ArrayLike, "..."],
+    axis: Axis = -1,
+    where: Bool[ArrayLike, "..."] | None = None,
+    *,
+    label_smoothing: float = 0.0,
+    z_loss: float = 0.0,
+    return_lse: bool = False,
+) -> Float[Array, "*rows"] | Pair:
+    """Computes `sum(labels * (logsumexp(logits) - logits))` along `axis`, one loss per row.
+
+    Values and gradients, to both operands, are those of `optax.softmax_cross_entropy`, but the loss
+    of 16-bit operands is computed and returned in float32. Reverse mode saves both operands,
+    `where`, and per row one logsumexp and one sum of `labels`.
+
+    Args:
+      labels: the target probabilities, broadcast against `logits`; they need not sum to 1.
+      axis: the classes' axis, a tuple of axes taken jointly, or None for all.
+      where: boolean, of the result's shape or of as many dimensions as `logits` and broadcast
+        against these; classes where it is False take no part, whatever both operands hold.
+
+    `logits`, the other options, and the errors are those of
+    `softmax_cross_entropy_with_integer_labels`.
+    """
+    options = _canonicalize.loss_options(label_smoothing, z_loss, None)
+    axis = _canonicalize.hashable(axis)
+    loss, lse = _with_probabilities(logits, labels, where, axis, options, bool(return_lse))
+    return (loss, lse) if return_lse else loss
 
 
-def _backward(residuals: tuple[jax.Array, jax.Array], g: jax.Array) -> tuple[jax.Array, None]:
-    logits, labels = residuals
-    n = logits.shape[-1]
-    p = softmax(_wide(logits))
-    is_label = jax.nn.one_hot(jnp.where(labels < 0, labels + n, labels), n, dtype=p.dtype)
-    return ((p - is_label) * g[..., None]).astype(logits.dtype), None
+class _Static(NamedTuple):
+    axis: int
+    label_smoothing: float
+    z_loss: float
+    ignore_index: int | None
+    lse_is_used: bool
+
+
+@partial(jax.jit, static_argnums=(3, 4, 5), inline=True)
+def _with_integer_labels(
+    logits: ArrayLike,
+    labels: ArrayLike,
+    where: ArrayLike | None,
+    axis: Axis,
+    options: _canonicalize.LossOptions,
+    lse_is_used: bool,
+) -> tuple[jax.Array, jax.Array]:
+    logits = _canonicalize.logits(logits)
+    labels = _canonicalize.integer_labels(labels, logits.shape, axis)
+    where = _canonicalize.mask_of_rows_or_elements(where, logits.shape, axis)
+    logits, where, axis = _canonicalize.axes_in_order(logits, where, axis)
+    rows, where, row_axis = _rows(logits, where, axis)
+    return _aligned(_Static(row_axis, *options, lse_is_used), rows, labels, where)
+
+
+@partial(jax.jit, static_argnums=(3, 4, 5), inline=True)
+def _with_probabilities(
+    logits: ArrayLike,
+    labels: ArrayLike,
+    where: ArrayLike | None,
+    axis: Axis,
+    options: _canonicalize.LossOptions,
+    lse_is_used: bool,
+) -> tuple[jax.Array, jax.Array]:
+    logits = _canonicalize.logits(logits)
+    labels = _canonicalize.probabilities(labels, logits.shape)
+    where = _canonicalize.mask_of_rows_or_elements(where, logits.shape, axis)
+    targets, _, _ = _canonicalize.single_axis(labels, axis)
+    rows, where, row_axis = _rows(logits, where, axis)
+    return _aligned(_Static(row_axis, *options, lse_is_used), rows, targets, where)
+
+
+def _rows(
+    logits: jax.Array, where: jax.Array | None, axis: Axis
+) -> tuple[jax.Array, jax.Array | None, int]:
+    """Logits and mask with the softmax axes merged into one, and that axis."""
+    rows, row_axis, _ = _canonicalize.single_axis(logits, axis)
+    if where is not None and rows is not logits:
+        where, _, _ = _canonicalize.single_axis(jnp.broadcast_to(where, logits.shape), axis)
+    return rows, where, row_axis
+
+
+def _aligned(
+    static: _Static, logits: jax.Array, targets: jax.Array, where: jax.Array | None
+) -> tuple[jax.Array, jax.Array]:
+    """A custom rule's gradients must have its operands' types, so those agree before it."""
+    if where is None:
+        logits, targets = align(logits, targets, axis=static.axis)
+    else:
+        logits, targets, where = align(logits, targets, where, axis=static.axis)
+    return _cross_entropy(static, logits, targets, where)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _cross_entropy(
+    static: _Static, logits: jax.Array, targets: jax.Array, where: jax.Array | None
+) -> tuple[jax.Array, jax.Array]:
+    """Loss and logsumexp per row; `targets` are integer labels [*rows] or probabilities."""
+    return _forward(static, logits, targets, where)[0]
+
+
+def _forward(
+    static: _Static, logits: jax.Array, targets: jax.Array, where: jax.Array | None
+) -> tuple[tuple[jax.Array, jax.Array], tuple[Any, ...]]:
+    axis, smoothing, z_loss, *_ = static
+    wide = _wide(logits, targets)
+    unmasked = logits if where is None else jnp.where(where, logits, -jnp.inf)
+    lse = checkpoint_name(bind_logsumexp(unmasked, axis, wide), RESIDUAL)
+    if _are_labels(targets):
+        loss, total = lse - _at_labels(logits, targets, axis).astype(wide), None
+    else:
+        probabilities = _kept(where, targets.astype(wide))
+        distance = _kept(where, jnp.expand_dims(lse, axis) - logits.astype(wide))
+        loss = jnp.sum(probabilities * distance, axis)
+        total = jnp.sum(probabilities, axis)
+    if smoothing:
+        mean = jnp.sum(_kept(where, logits.astype(wide)), axis) / _count(logits, where, axis, wide)
+        loss = (1 - smoothing) * loss + smoothing * (lse - mean)
+    if z_loss:
+        loss = loss + z_loss * lse**2
+    ignored = _ignored(static, targets)
+    if ignored is not None:
+        loss, lse = (jnp.where(ignored, 0, v) for v in (loss, lse))
+    if where is not None:
+        loss = jnp.where(jnp.any(where, axis), loss, 0)
+    return (loss, lse), (logits, targets, where, lse, total)
+
+
+def _backward(
+    static: _Static, residuals: tuple[Any, ...], cotangents: tuple[jax.Array, jax.Array]
+) -> tuple[jax.Array, jax.Array | None, None]:
+    logits, targets, where, lse, total = residuals
+    axis, smoothing, z_loss, *_ = static
+    wide = lse.dtype
+    g, g_lse = cotangents
+    x, keep, dead = logits.astype(wide), where, _ignored(static, targets)
+    if where is not None:
+        masked = ~jnp.any(where, axis)
+        dead = masked if dead is None else dead | masked
+    if dead is not None:
+        # Selected before they are used: 0 times the NaN of such a row would be NaN.
+        g, g_lse, lse = (jnp.where(dead, 0, v) for v in (g, g_lse, lse))
+        alive = ~jnp.expand_dims(dead, axis)
+        keep = alive if where is None else alive & where
+        x = jnp.where(keep, x, -jnp.inf)
+    p = jnp.exp(x - jnp.expand_dims(lse, axis))
+    factor = 1 if total is None else (1 - smoothing) * total + smoothing
+    if z_loss:
+        factor = factor + 2 * z_loss * lse
+    d = p if isinstance(factor, int) else p * jnp.expand_dims(factor, axis)
+    if _are_labels(targets):
+        d = d - jnp.where(_is_label(targets, logits, axis), 1 - smoothing, 0).astype(wide)
+    else:
+        d = d - (1 - smoothing) * _kept(keep, targets.astype(wide))
+    if smoothing:
+        share = smoothing / jnp.expand_dims(_count(logits, where, axis, wide), axis)
+        d = d - _kept(keep, share)
+    g = jnp.expand_dims(g, axis)
+    d = d * g
+    if static.lse_is_used:
+        d = d + p * jnp.expand_dims(g_lse, axis)
+    if _are_labels(targets):
+        return d.astype(logits.dtype), None, None
+    distance = _kept(keep, jnp.expand_dims(lse, axis) - x)
+    return d.astype(logits.dtype), ((1 - smoothing) * distance * g).astype(targets.dtype), None
 
 
 _cross_entropy.defvjp(_forward, _backward)
 
 
-def _wide(logits: jax.Array) -> jax.Array:
+def _are_labels(targets: jax.Array) -> bool:
+    return jnp.issubdtype(targets.dtype, jnp.integer)
+
+
+def _wide(logits: jax.Array, targets: jax.Array) -> Any:
     """At least float32: a 16-bit softmax near 1 has no digits left for `p - 1`."""
-    return logits if logits.dtype.itemsize >= 4 else logits.astype(jnp.float32)
+    return compute_dtype(logits.dtype, *(() if _are_labels(targets) else (targets.dtype,)))
+
+
+def _kept(where: jax.Array | None, x: jax.Array) -> jax.Array:
+    return x if where is None else jnp.where(where, x, 0)
+
+
+def _count(x: jax.Array, where: jax.Array | None, axis: int, dtype: Any) -> jax.Array:
+    """How many elements of each row take part, at least 1."""
+    n = jnp.asarray(x.shape[axis], dtype)
+    if where is None:
+        count = jnp.broadcast_to(n, (1,) * (x.ndim - 1))
+    elif where.shape[axis] == 1:
+        count = jnp.squeeze(where, axis).astype(dtype) * n
+    else:
+        count = jnp.sum(where, axis, dtype=dtype)
+    return jnp.maximum(count, 1)
+
+
+def _ignored(static: _Static, targets: jax.Array) -> jax.Array | None:
+    """The rows that `ignore_index` takes out."""
+    index = static.ignore_index
+    if index is None or not jnp.iinfo(targets.dtype).min <= index <= jnp.iinfo(targets.dtype).max:
+        return None
+    return targets == index
+
+
+def _at_labels(x: jax.Array, labels: jax.Array, axis: int) -> jax.Array:
+    """`x` at its row's label; NaN where there is no such element."""
+    if jax.typeof(x).sharding.spec[axis] is None:
+        return jnp.squeeze(jnp.take_along_axis(x, jnp.expand_dims(labels, axis), axis), axis)
+    # On an explicit mesh that shards the axis: as a sum, of which only the rows travel.
+    n = x.shape[axis]
+    at = jnp.sum(jnp.where(_is_label(labels, x, axis), x, 0), axis)
+    return jnp.where((labels < -n) | (labels >= n), jnp.nan, at)
+
+
+def _is_label(labels: jax.Array, x: jax.Array, axis: int) -> jax.Array:
+    n = x.shape[axis]
+    classes = jnp.arange(n, dtype=labels.dtype).reshape(*[1] * axis, n, *[1] * (x.ndim - axis - 1))
+    return classes == jnp.expand_dims(jnp.where(labels < 0, labels + n, labels), axis)

@@ -1,13 +1,17 @@
-"""softmax_cross_entropy_with_integer_labels next to optax's function of that name."""
+"""The cross-entropies next to optax's functions of their names, and to float64."""
+
+import functools
+import inspect
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from _support import count_calls
-from _truth import log_softmax, wide
+from _truth import DTYPES, log_softmax, wide
+from jax import export
 
+from jax_softmax import softmax_cross_entropy
 from jax_softmax import softmax_cross_entropy_with_integer_labels as cross_entropy
 
 pytestmark = pytest.mark.usefixtures("backend")
@@ -96,12 +100,6 @@ def test_vmap(in_axes):
     assert_close(*gradients)
 
 
-def test_a_step_runs_one_call_forward_and_one_backward():
-    logits, labels = batch(64, 4096)  # past what goes to XLA by choice
-    step = jax.jit(jax.value_and_grad(mean_of(cross_entropy)))
-    assert count_calls(step.lower(logits, labels).compile().as_text()) == 2
-
-
 def test_forward_mode_alone_is_refused():
     logits, labels = batch(3, 4)
     with pytest.raises(TypeError, match="custom_vjp"):
@@ -155,3 +153,421 @@ def test_float8_logits_fall_back():
     loss = cross_entropy(logits, jnp.array([0, 1, 2]))
     assert loss.dtype == jnp.float32
     np.testing.assert_allclose(loss, np.log(5), rtol=1e-6)
+
+
+# -- every option against float64 ----------------------------------------------------------------
+
+OPTIONS = [
+    {},
+    {"label_smoothing": 0.1},
+    {"z_loss": 0.01},
+    {"label_smoothing": 1.0},
+    {"label_smoothing": 0.2, "z_loss": 0.1},
+]
+SHAPE = (3, 4, 6)
+LOSS_AXES = [-1, 0, 1, (0, 2), (2, 1)]
+MASKS = {
+    "none": None,
+    "full": SHAPE,
+    "classes": "classes",
+    "rows": "rows",
+    "broadcast": (3, 1, 6),
+}
+IGNORED = -100
+
+
+def mask(kind, axes):
+    """A mask of that kind, with a row of False only wherever rows can differ."""
+    shape = MASKS[kind]
+    if kind == "classes":
+        shape = tuple(d if i in axes else 1 for i, d in enumerate(SHAPE))
+    if kind == "rows":
+        shape = tuple(d for i, d in enumerate(SHAPE) if i not in axes)
+    if shape is None:
+        return None
+    where = np.random.default_rng(len(axes)).random(shape) < 0.7
+    if kind == "full":
+        where[tuple(slice(None) if i in axes else 0 for i in range(len(SHAPE)))] = False
+    return where
+
+
+def truth(x, target, axes, where, label_smoothing=0.0, z_loss=0.0):
+    """The losses and logsumexps in plain JAX, for `target` labels, or probabilities."""
+    n_axes = len(axes)
+    x = jnp.moveaxis(x, axes, range(-n_axes, 0)).reshape(*rows_of(SHAPE, axes), -1)
+    kept = jnp.ones(x.shape, bool)
+    if where is not None:
+        if where.ndim < len(SHAPE):
+            where = np.expand_dims(where, axes)
+        where = np.moveaxis(np.broadcast_to(where, SHAPE), axes, range(-n_axes, 0))
+        kept = jnp.asarray(where.reshape(x.shape))
+    alive = kept.any(-1)
+    if jnp.issubdtype(target.dtype, jnp.integer):
+        ignored = target == IGNORED
+        at_label = jnp.take_along_axis(x, jnp.where(ignored, 0, target)[..., None], -1)[..., 0]
+    else:
+        ignored = jnp.zeros(alive.shape, bool)
+        target = jnp.moveaxis(target, axes, range(-n_axes, 0)).reshape(x.shape)
+    x = jnp.where(kept | ~alive[..., None], x, -jnp.inf)
+    lse = jax.nn.logsumexp(x, -1)
+    finite = jnp.where(kept, x, 0)
+    if jnp.issubdtype(target.dtype, jnp.integer):
+        loss = lse - at_label
+    else:
+        loss = jnp.sum(jnp.where(kept, target * (lse[..., None] - finite), 0), -1)
+    mean = finite.sum(-1) / jnp.maximum(kept.sum(-1), 1)
+    loss = (1 - label_smoothing) * loss + label_smoothing * (lse - mean) + z_loss * lse**2
+    return jnp.where(alive & ~ignored, loss, 0), jnp.where(alive & ~ignored, lse, 0)
+
+
+def rows_of(shape, axes):
+    return tuple(d for i, d in enumerate(shape) if i not in axes)
+
+
+def problem(dtype, axis, kind, *, dense=False, seed=0):
+    rng = np.random.default_rng(seed)
+    axes = tuple(a % 3 for a in (axis if isinstance(axis, tuple) else (axis,)))
+    x = jnp.asarray(2 * rng.standard_normal(SHAPE), dtype)
+    if dense:
+        target = jnp.asarray(rng.random(SHAPE), dtype)
+    else:
+        n = int(np.prod([SHAPE[a] for a in axes]))
+        target = rng.integers(-n, n, rows_of(SHAPE, axes))
+        target[rng.random(target.shape) < 0.2] = IGNORED
+    return x, target, axes, mask(kind, axes)
+
+
+def to_second_order(loss, dtype, x, target, t, axis, where):
+    """Losses and logsumexps; the gradients of a function of both; their derivatives along `t`."""
+    operands = (0, 1) if jnp.issubdtype(target.dtype, jnp.floating) else (0,)
+    x, target, t = (v if v.dtype.kind == "i" else v.astype(dtype) for v in (x, target, t))
+
+    def f(x, target):
+        losses, lse = loss(x, target, axis, where)
+        # Where a whole row is masked, it is -inf.
+        weights = jnp.cos(jnp.arange(losses.size, dtype=losses.dtype)).reshape(losses.shape)
+        lse = jnp.where(jnp.isneginf(lse), 0, lse)
+        return jnp.sum(weights * losses) + 0.3 * jnp.sum(jnp.sin(lse)), (losses, lse)
+
+    gradients = jax.grad(f, operands, has_aux=True)
+    (first, values), (second, _) = jax.jvp(lambda x: gradients(x, target), (x,), (t,))
+    return values, first, second
+
+
+@pytest.mark.parametrize("dense", [False, True], ids=["labels", "probabilities"])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("kind", MASKS)
+def test_against_float64_to_second_order(kind, dtype, dense):
+    inputs, settings = [], []
+    with jax.enable_x64(True):
+        for seed, (axis, options) in enumerate(zip(LOSS_AXES, OPTIONS, strict=True)):
+            x, target, axes, where = problem(dtype, axis, kind, dense=dense, seed=seed)
+            ours = functools.partial(
+                softmax_cross_entropy if dense else cross_entropy, return_lse=True, **options
+            )
+            if not dense:
+                ours = functools.partial(ours, ignore_index=IGNORED)
+            inputs.append((x, target, jnp.asarray(np.cos(x), dtype)))
+            settings.append((ours, axis, functools.partial(truth, **options), axes, where))
+
+    @jax.jit
+    def program(inputs):
+        return [
+            (
+                to_second_order(ours, dtype, *each, axis, where),
+                to_second_order(theirs, np.dtype("float64"), *each, axes, where),
+            )
+            for each, (ours, axis, theirs, axes, where) in zip(inputs, settings, strict=True)
+        ]
+
+    eps = float(jnp.finfo(dtype).eps)
+    rows_eps = min(eps, 2.0**-23)
+    with jax.enable_x64(True):
+        for got, want in program(inputs):
+            assert got[0][0].dtype == (np.float64 if dtype.itemsize == 8 else np.float32)
+            for g, w in zip(got[0], want[0], strict=True):
+                assert_close(g, w, 16 * rows_eps, 16 * rows_eps)
+            for g, w in zip(*map(jax.tree.leaves, (got[1:], want[1:])), strict=True):
+                assert g.dtype == dtype
+                assert_close(wide(g), w, 2 * eps, 32 * rows_eps)
+
+
+@pytest.mark.parametrize("kind", MASKS)
+@pytest.mark.parametrize("axis", LOSS_AXES, ids=str)
+@pytest.mark.parametrize("dense", [False, True], ids=["labels", "probabilities"])
+def test_masks_and_axes_of_optax(axis, kind, dense):
+    x, target, axes, where = problem(np.float32, axis, kind, dense=dense)
+    if not dense:
+        target = np.where(target == IGNORED, 0, target)
+    pair = (softmax_cross_entropy, optax.softmax_cross_entropy) if dense else BOTH
+    if isinstance(axis, tuple) and where is not None:
+        # There, optax wants it whole, and of all dimensions.
+        where = np.expand_dims(where, axes) if where.ndim < 3 else where
+        where = np.broadcast_to(where, SHAPE)
+    assert_close(*(loss(x, target, axis, where) for loss in pair))
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_nothing_under_the_mask_matters(value):
+    x, labels, _, where = problem(np.float32, -1, "full")
+    labels = np.abs(labels) % 6
+    where[np.arange(3)[:, None], np.arange(4), labels] = True
+    where[0, 0] = False
+    labels[0, 0] = 0
+    hidden = jnp.where(where, x, value)
+    targets = jnp.asarray(jax.nn.one_hot(labels, 6))
+    hidden_targets = jnp.where(where, targets, value)
+    for loss, a, b in (
+        (cross_entropy, labels, labels),
+        (softmax_cross_entropy, targets, hidden_targets),
+    ):
+        options = {"where": where, "label_smoothing": 0.1, "z_loss": 0.1}
+
+        def results(x, target, loss=loss, options=options):
+            def f(x):
+                losses = loss(x, target, **options)
+                return jnp.where(where.any(-1), losses, 0).sum()
+
+            hvp = jax.jvp(jax.grad(f), (x,), (jnp.ones_like(x) * jnp.arange(6),))[1]
+            return f(x), jax.grad(f)(x), hvp
+
+        finite, (value_, gradient, hvp) = results(jnp.where(where, x, 0), a), results(hidden, b)
+        if loss is softmax_cross_entropy or where.any(-1).all():
+            assert_close(value_, finite[0])
+        kept = where | (np.arange(6) == labels[..., None])
+        assert_close(np.where(kept, gradient, 0), np.where(kept, finite[1], 0))
+        np.testing.assert_array_equal(np.asarray(gradient)[~where], 0)
+        np.testing.assert_array_equal(np.asarray(gradient)[0, 0], 0)
+        np.testing.assert_array_equal(np.asarray(hvp)[~where], 0)
+        assert_close(hvp, finite[2])
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1.0])
+@pytest.mark.parametrize("label", [-1, IGNORED, 3])
+def test_ignored_rows_take_no_part(value, label):
+    logits, labels = batch(4, 7)
+    labels = np.where(labels == 3, 4, labels)
+    labels[1:3] = label
+    logits = logits.at[1:3].set(value)
+    options = {"ignore_index": label, "label_smoothing": 0.1, "z_loss": 0.1, "return_lse": True}
+
+    def total(x, labels):
+        return sum(v.sum() for v in cross_entropy(x, labels, **options))
+
+    losses, lse = cross_entropy(logits, labels, **options)
+    gradient = jax.grad(total)(logits, labels)
+    hvp = jax.jvp(lambda x: jax.grad(total)(x, labels), (logits,), (jnp.ones_like(logits),))[1]
+    for got in (losses, lse, gradient, hvp):
+        np.testing.assert_array_equal(got[1:3], 0)
+    others = np.array([0, 3])
+    assert_close(losses[others], cross_entropy(logits, labels, **options)[0][others])
+    assert_close(gradient[others], jax.grad(total)(logits[others], labels[others]))
+
+
+def test_an_index_that_no_label_can_have_ignores_nothing():
+    logits = batch(3, 7)[0]
+    labels = np.array([1, 2, 3], np.uint32)
+    got = cross_entropy(logits, labels, ignore_index=-100)
+    np.testing.assert_array_equal(got, cross_entropy(logits, labels))
+
+
+def test_labels_out_of_range_and_the_other_options():
+    logits, labels = batch(2, 7)[0], np.array([7, 1])
+    loss, vjp = jax.vjp(lambda x: cross_entropy(x, labels, z_loss=0.1), logits)
+    assert np.isnan(loss[0]) and np.isfinite(loss[1])
+    assert np.isfinite(vjp(jnp.ones(2))[0]).all()  # as optax's is
+
+
+def test_smoothing_is_cross_entropy_with_smoothed_targets():
+    logits, labels = batch(5, 9)
+    smooth = optax.smooth_labels(jax.nn.one_hot(labels, 9), 0.3)
+    results = [
+        jax.value_and_grad(lambda x, f=f, t=t, o=o: f(x, t, **o).sum())(logits)
+        for f, t, o in (
+            (cross_entropy, labels, {"label_smoothing": 0.3}),
+            (softmax_cross_entropy, jax.nn.one_hot(labels, 9), {"label_smoothing": 0.3}),
+            (optax.softmax_cross_entropy, smooth, {}),
+        )
+    ]
+    for got in results[:2]:
+        jax.tree.map(assert_close, got, results[2])
+
+
+@pytest.mark.parametrize("dtypes", [("float32", "bfloat16"), ("bfloat16", "float32")], ids=str)
+def test_probabilities_of_another_dtype(dtypes):
+    x, targets = (jnp.asarray(batch(3, 5, seed=s)[0], d) for s, d in enumerate(dtypes))
+    f = jax.value_and_grad(lambda x, t: softmax_cross_entropy(x, t).sum(), (0, 1))
+    loss, gradients = f(x, targets)
+    wide = [v.astype(np.float32) for v in (x, targets)]
+    want = jax.value_and_grad(lambda x, t: optax.softmax_cross_entropy(x, t).sum(), (0, 1))(*wide)
+    assert loss.dtype == np.float32
+    assert [g.dtype for g in gradients] == [x.dtype, targets.dtype]
+    assert_close(loss, want[0])
+    for got, expected in zip(gradients, want[1], strict=True):
+        assert_close(got.astype(np.float32), expected, 2.0**-8, 1e-5)
+
+
+def test_probabilities_are_broadcast():
+    x, t = batch(4, 3, 5)[0], jnp.abs(batch(5)[0])
+    for targets in (t, t[None, None], np.arange(5), np.arange(5) > 2):
+        losses = [f(x, targets) for f in (softmax_cross_entropy, optax.softmax_cross_entropy)]
+        assert_close(*losses)
+    gradients = (
+        jax.grad(lambda t, f=f: f(x, t).sum())(t)
+        for f in (softmax_cross_entropy, optax.softmax_cross_entropy)
+    )
+    assert_close(*gradients)
+
+
+# -- transformations -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("axes", [(0, None, None), (None, 0, None), (1, None, -1), (2, 1, None)])
+@pytest.mark.parametrize("dense", [False, True], ids=["labels", "probabilities"])
+def test_vmap_over_some_operands(axes, dense):
+    rng = np.random.default_rng(3)
+
+    def made(shape, axis, make):
+        return make(shape if axis is None else np.insert(shape, axis % (len(shape) + 1), 5))
+
+    x = made((3, 4), axes[0], rng.standard_normal).astype(np.float32)
+    if dense:
+        target = made((3, 4), axes[1], rng.random).astype(np.float32)
+    else:
+        target = made((3,), axes[1], lambda shape: rng.integers(0, 4, shape))
+    where = made((3, 4), axes[2], lambda shape: rng.random(shape) < 0.7)
+    pair = (softmax_cross_entropy, optax.softmax_cross_entropy) if dense else BOTH
+
+    def results(loss):
+        def f(x, target, where):
+            return jax.value_and_grad(lambda x: (loss(x, target, -1, where) ** 2).sum())(x)
+
+        return jax.vmap(f, axes)(x, target, where)
+
+    jax.tree.map(assert_close, *map(results, pair))
+
+
+def test_scan_and_checkpoint():
+    logits, labels = batch(6, 4, 9)
+
+    def total(loss, x):
+        def step(c, each):
+            return c + jax.checkpoint(loss)(each[0] + c, each[1]).sum(), None
+
+        return jax.lax.scan(step, jnp.float32(0), (x, labels))[0]
+
+    got, want = (jax.jit(jax.value_and_grad(lambda x, f=f: total(f, x)))(logits) for f in BOTH)
+    jax.tree.map(assert_close, got, want)
+
+
+def test_checkpoint_keeps_the_logsumexp():
+    logits, labels = batch(8, 100)
+    policy = jax.checkpoint_policies.save_only_these_names("jax_softmax")
+    f = jax.checkpoint(lambda x: cross_entropy(jnp.cos(x), labels).sum(), policy=policy)
+    backward = jax.make_jaxpr(jax.vjp(f, logits)[1])(jnp.float32(1))
+    assert not any(word in str(backward) for word in REDUCTIONS)
+
+
+REDUCTIONS = ("reduce_", "logsumexp", "argm", "cumsum")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_backward_keeps_the_logits_and_rows_and_reduces_nothing(dtype, options):
+    logits, labels = batch(8, 100, dtype=dtype)
+    loss, vjp = jax.vjp(lambda x: cross_entropy(x, labels, **options), logits)
+    kept = sorted((r.shape, str(r.dtype)) for r in jax.tree.leaves(vjp) if r.size > 1)
+    assert kept == [((8,), "float32"), ((8,), "int32"), ((8, 100), dtype)]
+    backward = str(jax.make_jaxpr(vjp)(loss))
+    assert not any(word in backward for word in REDUCTIONS)
+
+
+@pytest.mark.parametrize("shape", [(8, 100), (1, 100), (8,)], ids=str)
+def test_backward_keeps_the_mask_as_it_came(shape):
+    logits, labels = batch(8, 100)
+    where = np.ones(shape, bool)
+    vjp = jax.vjp(lambda x: cross_entropy(x, labels, -1, where), logits)[1]
+    kept = [r for r in jax.tree.leaves(vjp) if r.size > 1]
+    assert sum(r.nbytes for r in kept) == logits.nbytes + where.nbytes + 2 * 4 * 8
+
+
+def test_backward_of_probabilities_keeps_both_operands_and_rows():
+    logits, _ = batch(8, 100, dtype="bfloat16")
+    vjp = jax.vjp(softmax_cross_entropy, logits, jnp.abs(logits))[1]
+    kept = sorted((r.shape, str(r.dtype)) for r in jax.tree.leaves(vjp) if r.size > 1)
+    assert kept == [((8,), "float32")] * 2 + [((8, 100), "bfloat16")] * 2
+    assert not any(word in str(jax.make_jaxpr(vjp)(jnp.ones(8))) for word in REDUCTIONS)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_compiled_backward_writes_nothing_but_the_gradient(dtype):
+    logits, labels = batch(64, 4096, dtype=dtype)
+    loss, vjp = jax.vjp(lambda x: cross_entropy(x, labels), logits)
+    memory = jax.jit(vjp).lower(loss).compile().memory_analysis()
+    rows = 64 * 4
+    assert memory.output_size_in_bytes <= logits.nbytes + 64
+    assert memory.temp_size_in_bytes <= 4 * rows
+
+
+def test_export_with_a_symbolic_batch(backend):
+    b, n = export.symbolic_shape("b, n")
+    args = jax.ShapeDtypeStruct((b, n), np.float32), jax.ShapeDtypeStruct((b,), np.int32)
+
+    def f(x, labels):
+        return cross_entropy(x, labels, where=x > -2, label_smoothing=0.1, z_loss=0.1)
+
+    made = export.export(jax.jit(f), platforms=[backend])(*args)
+    loaded = export.deserialize(made.serialize(vjp_order=1))
+    logits, labels = batch(5, 9)
+    labels = labels.astype(np.int32)
+    assert_close(loaded.call(logits, labels), f(logits, labels))
+    gradients = (jax.grad(lambda x, f=f: f(x, labels).sum())(logits) for f in (loaded.call, f))
+    assert_close(*gradients)
+
+
+BAD_OPTIONS = {
+    "smoothing": ({"label_smoothing": 1.5}, ValueError, r"within \[0, 1\], got 1.5"),
+    "nan smoothing": ({"label_smoothing": np.nan}, ValueError, r"within \[0, 1\]"),
+    "smoothing's type": ({"label_smoothing": "a"}, TypeError, "known at compile time, got 'a'"),
+    "z_loss": ({"z_loss": -1}, ValueError, "not negative, got -1.0"),
+    "ignore_index": ({"ignore_index": 0.5}, TypeError, "wants an int or None, got 0.5"),
+    "axis": ({"axis": 2}, ValueError, "axis 2 is out of bounds"),
+    "axis and labels": ({"axis": 0}, ValueError, "without axis 0"),
+    "where": ({"where": np.ones(4, bool)}, ValueError, r"where of shape \(4,\) does not fit"),
+    "where's dtype": ({"where": np.ones((3, 4))}, TypeError, "where wants a boolean"),
+    "where's shape": ({"where": np.ones((3, 2), bool)}, ValueError, "does not fit logits"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_OPTIONS)
+def test_bad_options_say_what_to_do(case):
+    options, error, message = BAD_OPTIONS[case]
+    with pytest.raises(error, match=message):
+        cross_entropy(LOGITS, np.zeros(3, int), **options)
+
+
+def test_a_traced_option_is_refused():
+    with pytest.raises(TypeError, match="z_loss wants a number, known at compile time"):
+        jax.jit(lambda z: cross_entropy(LOGITS, np.zeros(3, int), z_loss=z))(0.1)
+
+
+@pytest.mark.parametrize(
+    "labels, error, message",
+    [
+        (np.zeros(3, int), ValueError, "class indices go to softmax_cross_entropy_with"),
+        (np.zeros((3, 4), np.complex64), TypeError, "labels want a real dtype"),
+    ],
+)
+def test_bad_probabilities_say_what_to_do(labels, error, message):
+    with pytest.raises(error, match=message):
+        softmax_cross_entropy(LOGITS, labels)
+
+
+@pytest.mark.parametrize("pair", ["labels", "probabilities"])
+def test_signature_starts_like_optax(pair):
+    pair = BOTH if pair == "labels" else (softmax_cross_entropy, optax.softmax_cross_entropy)
+    mine, theirs = (list(inspect.signature(f).parameters.values()) for f in pair)
+    assert [(p.name, p.default) for p in mine[: len(theirs)]] == [
+        (p.name, p.default) for p in theirs
+    ]
+    assert all(p.kind is p.KEYWORD_ONLY for p in mine[len(theirs) :])

@@ -10,6 +10,8 @@ from _truth import CONVERSIONS
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+import jax_softmax
+
 SHAPE = (16, 8, 24)
 # Every way to shard a 3-D array over a mesh ("a", "b") that leaves the softmax axis whole.
 CASES = [
@@ -236,3 +238,159 @@ def test_joint_axes_on_an_explicit_mesh(name, mode, axis, spec, make_mesh):
         got = jax.jit(f)(x, t)
         assert jax.typeof(got).sharding == jax.typeof(x).sharding
     np.testing.assert_allclose(got, reference(randn(0), randn(1)), rtol=1e-5, atol=1e-6)
+
+
+# -- logsumexp and the losses ---------------------------------------------------------------------
+
+
+def labels_of(axis):
+    rows = tuple(d for i, d in enumerate(SHAPE) if i != axis)
+    return np.random.default_rng(2).integers(0, SHAPE[axis], rows)
+
+
+def spec_of_rows(spec, axis):
+    parts = [*spec, *[None] * (len(SHAPE) - len(spec))]
+    del parts[axis]
+    return P(*parts)
+
+
+def total(f):
+    return lambda *args: f(*args).sum()
+
+
+def along(f, x, *rest):
+    return jax.jvp(lambda x: f(x, *rest), (x,), (x,))[1]
+
+
+def smooth_loss(x, labels, axis, **kwargs):
+    return jax_softmax.softmax_cross_entropy_with_integer_labels(
+        x, labels, axis, label_smoothing=0.1, z_loss=0.1, **kwargs
+    )
+
+
+# What runs, from the operand and the labels; the result has the operand's shape, or the rows'.
+REDUCING = {
+    "logsumexp": lambda x, labels, axis: jax_softmax.logsumexp(x, axis),
+    "logsumexp jvp": lambda x, labels, axis: along(lambda x: jax_softmax.logsumexp(x, axis), x),
+    "logsumexp vjp": lambda x, labels, axis: jax.grad(
+        total(lambda x: jax_softmax.logsumexp(x, axis))
+    )(x),
+    "logsumexp hvp": lambda x, labels, axis: along(
+        jax.grad(total(lambda x: jax_softmax.logsumexp(x, axis))), x
+    ),
+    "loss": lambda x, labels, axis: smooth_loss(x, labels, axis),
+    "loss vjp": lambda x, labels, axis: jax.grad(total(smooth_loss))(x, labels, axis),
+    "loss hvp": lambda x, labels, axis: along(jax.grad(total(smooth_loss)), x, labels, axis),
+    "masked loss vjp": lambda x, labels, axis: jax.grad(
+        total(functools.partial(smooth_loss, where=x > -1, ignore_index=0))
+    )(x, labels, axis),
+    "loss of probabilities": lambda x, labels, axis: jax_softmax.softmax_cross_entropy(
+        x, x * x, axis
+    ),
+    "loss of probabilities vjp": lambda x, labels, axis: jax.grad(
+        total(jax_softmax.softmax_cross_entropy), 1
+    )(x, x * x, axis),
+}
+each_reducing = pytest.mark.parametrize("name", REDUCING)
+each_axis_type = pytest.mark.parametrize(
+    "axis_type", [AxisType.Auto, AxisType.Explicit], ids=lambda t: t.name
+)
+
+
+@each_reducing
+@each_axis_type
+@pytest.mark.parametrize(
+    "axis, spec", [(0, P(None, "a", "b")), (1, P("a", None, "b")), (2, P("b", "a"))], ids=str
+)
+def test_reductions_of_batch_sharded_operands_are_local(name, axis_type, axis, spec, make_mesh):
+    mesh = make_mesh(axis_type)
+    f = functools.partial(REDUCING[name], axis=axis)
+    want = jax.jit(f)(randn(), labels_of(axis))
+    with jax.set_mesh(mesh):
+        x = jax.device_put(randn(), NamedSharding(mesh, spec))
+        rows = NamedSharding(mesh, spec_of_rows(spec, axis))
+        labels = jax.device_put(labels_of(axis), rows)
+        assert not operations(compiled(f, x, labels)) & COLLECTIVES
+        got = jax.jit(f)(x, labels)
+    assert_result(got, want, x.sharding if got.ndim == 3 else rows)
+
+
+@each_reducing
+@each_axis_type
+@pytest.mark.parametrize("spec", [P(None, "a"), P("b", "a")], ids=str)
+def test_reductions_over_a_sharded_axis_exchange_rows_alone(name, axis_type, spec, make_mesh):
+    mesh = make_mesh(axis_type)
+    f = functools.partial(REDUCING[name], axis=1)
+    want = jax.jit(f)(randn(), labels_of(1))
+    with jax.set_mesh(mesh):
+        x = jax.device_put(randn(), NamedSharding(mesh, spec))
+        labels = jax.device_put(labels_of(1), NamedSharding(mesh, spec_of_rows(spec, 1)))
+        assert operations(compiled(f, x, labels)) & COLLECTIVES <= {"all-reduce"}
+        got = jax.jit(f)(x, labels)
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+
+
+@each_reducing
+@pytest.mark.parametrize("check_vma", [True, False])
+def test_reductions_under_shard_map(name, check_vma, make_mesh):
+    mesh, spec, rows = make_mesh(), P("a", None, "b"), P("a", "b")
+    f = functools.partial(REDUCING[name], axis=1)
+    want = jax.jit(f)(randn(), labels_of(1))
+    mapped = jax.shard_map(
+        f,
+        mesh=mesh,
+        in_specs=(spec, rows),
+        out_specs=spec if want.ndim == 3 else rows,
+        check_vma=check_vma,
+    )
+    args = [
+        jax.device_put(v, NamedSharding(mesh, s))
+        for v, s in ((randn(), spec), (labels_of(1), rows))
+    ]
+    assert not operations(compiled(mapped, *args)) & COLLECTIVES
+    got = jax.jit(mapped)(*args)
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("loss", ["labels", "probabilities"])
+@pytest.mark.parametrize("specs", [(P("a"), P(), P()), (P(), P("a"), P()), (P(), P(), P("a"))])
+@pytest.mark.parametrize("mapped", [False, True], ids=["explicit mesh", "shard_map"])
+def test_operands_of_a_loss_sharded_differently(loss, specs, mapped, make_mesh):
+    mesh = make_mesh(AxisType.Auto if mapped else AxisType.Explicit)
+    loss, targets = {
+        "labels": (smooth_loss, labels_of(2)),
+        "probabilities": (jax_softmax.softmax_cross_entropy, randn(3) ** 2),
+    }[loss]
+    x, where = randn(), randn(4)[:, :1] > -1
+    size = len(mesh.devices.flat) // 2  # of the mesh axis "a"
+
+    def f(x, targets, where):
+        return jax.value_and_grad(total(functools.partial(loss, axis=2, where=where)))(x, targets)
+
+    if mapped:
+        # A device sees a part of what is sharded, and the whole of what is not.
+        part = SHAPE[0] // size
+        args = [v if s else v[:part] for v, s in zip((x, targets, where), specs, strict=True)]
+        tiled = [
+            v if s else np.tile(v, (size, *[1] * (v.ndim - 1)))
+            for v, s in zip(args, specs, strict=True)
+        ]
+        value, gradient = f(*tiled)
+        if not specs[0]:
+            gradient = gradient.reshape(size, part, *SHAPE[1:]).sum(0)
+
+        def local(*args):
+            def everywhere(x):
+                return jax.lax.psum(loss(x, args[1], 2, where=args[2]).sum(), "a")
+
+            return jax.value_and_grad(everywhere)(args[0])
+
+        f = jax.shard_map(local, mesh=mesh, in_specs=specs, out_specs=(P(), specs[0]))
+    else:
+        args = [x, targets, where]
+        value, gradient = f(*args)
+    with jax.set_mesh(mesh):
+        args = [jax.device_put(v, NamedSharding(mesh, s)) for v, s in zip(args, specs, strict=True)]
+        got = jax.jit(f)(*args)
+    np.testing.assert_allclose(got[0], value, rtol=1e-5)
+    np.testing.assert_allclose(got[1], gradient, rtol=1e-5, atol=1e-6)
