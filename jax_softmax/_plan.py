@@ -51,7 +51,8 @@ def plan(
     the kernels do if they run.
 
     Args:
-      op: the primitive: `"softmax"`, `"log_softmax"`, or one of their derivatives,
+      op: the primitive: `"softmax"`, `"log_softmax"`, `"logsumexp"`, or one of the derivatives
+        that have kernels,
         `"softmax_tangent"`, `"log_softmax_tangent"`, `"log_softmax_cotangent"`.
       device: `"cpu"`, the name of a known GPU (`"H200"`, `"A100"`, `"GTX 1080"`: none needs to be
         there), a `jax.Device`, or None for JAX's default device.
