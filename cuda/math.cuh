@@ -119,8 +119,8 @@ using MathFor = std::conditional_t<
 // One value for each row of 16-bit inputs forgives in float32 what a 16-bit result does: the terms'
 // errors, of a few units in the 22nd place, are those of a mean.
 template <template <typename> class OpOf, typename In, typename Out>
-using OpFor = OpOf<
-    std::conditional_t<kPerRow<OpOf<NarrowInputMath>> && sizeof(In) == 2 && sizeof(Out) <= 4,
-                       NarrowInputMath, MathFor<In, Out>>>;
+using OpFor =
+    OpOf<std::conditional_t<kPerRow<OpOf<NarrowInputMath>> && sizeof(In) == 2 && sizeof(Out) <= 4,
+                            NarrowInputMath, MathFor<In, Out>>>;
 
 }  // namespace jax_softmax::JS_ISA
