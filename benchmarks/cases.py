@@ -61,7 +61,14 @@ PRIMITIVES = {
 }
 
 
-def bind(op: str, direction: str, axis: int, implementation: str, *xs: jax.Array) -> jax.Array:
+def bind(
+    op: str,
+    direction: str,
+    axis: int,
+    implementation: str,
+    *xs: jax.Array,
+    batch_invariant: bool = True,
+) -> jax.Array:
     """One pass alone, as no public function asks for it, or for a strategy of it."""
     name = PRIMITIVES[op, direction]
     params = _canonicalize.request(
@@ -70,7 +77,7 @@ def bind(op: str, direction: str, axis: int, implementation: str, *xs: jax.Array
         axis=axis % xs[0].ndim,
         dtype=xs[0].dtype,
         implementation=implementation,
-        batch_invariant=True,
+        batch_invariant=batch_invariant,
     )
     return getattr(_primitives, f"{name}_p").bind(*xs, **params)
 

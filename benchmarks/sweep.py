@@ -58,10 +58,13 @@ def measure(
 ) -> Entry:
     """Times the strategies; one whose result is wrong is reported and costs the others nothing."""
     native, dtype = NATIVE[platform], str(x.dtype)
+    invariant = args.rows is None
     primitive = PRIMITIVES[op, direction]
 
     def forced(direction: str, implementation: str, *operands: jax.Array) -> functools.partial:
-        f = functools.partial(bind, op, direction, case.axis, implementation)
+        f = functools.partial(
+            bind, op, direction, case.axis, implementation, batch_invariant=invariant
+        )
         return functools.partial(jax.jit(f).lower(*operands).compile(), *operands)
 
     operands = (x,) if direction == "forward" else (forced("forward", native, x)(), x)
@@ -74,7 +77,6 @@ def measure(
                 calls[strategy] = call
             except Exception as error:
                 errors[strategy] = f"{type(error).__name__}: {error}"[:200]
-    invariant = args.rows is None
     plan = jax_softmax.plan(case.shape, dtype, case.axis, primitive, batch_invariant=invariant)
     if plan.strategy not in calls:
         raise RuntimeError(f"the plan's choice fails: {errors[plan.strategy]}")

@@ -93,7 +93,7 @@ cudaError_t LaunchTile(const Plan& plan, Launch launch) {
 // Runs the planned kernel, or with `resident` counts its resident blocks.
 template <template <typename> class OpOf, typename In, typename Out>
 cudaError_t RunAs(const Call& call, cudaStream_t stream, int* resident) {
-  using Op = OpFor<OpOf, In, Out>;
+  using Op = OpOf<MathFor<In, Out>>;
   using Load = DirectLoad<Op, In>;
   using Store = DirectStore<Op, Out>;
   constexpr int kFullVector = kVectorBytes / sizeof(In);

@@ -6,7 +6,7 @@
 
 #include <type_traits>
 
-#include "stats.h"
+#include "common.h"
 
 namespace jax_softmax::JS_ISA {
 
@@ -115,12 +115,5 @@ using MathFor = std::conditional_t<
     std::is_same_v<Out, double>, ExactMath<double>,
     std::conditional_t<sizeof(Out) == 4, ExactMath<float>,
                        std::conditional_t<sizeof(In) == 2, NarrowInputMath, NarrowMath>>>;
-
-// One value for each row of 16-bit inputs forgives in float32 what a 16-bit result does: the terms'
-// errors, of a few units in the 22nd place, are those of a mean.
-template <template <typename> class OpOf, typename In, typename Out>
-using OpFor =
-    OpOf<std::conditional_t<kPerRow<OpOf<NarrowInputMath>> && sizeof(In) == 2 && sizeof(Out) <= 4,
-                            NarrowInputMath, MathFor<In, Out>>>;
 
 }  // namespace jax_softmax::JS_ISA

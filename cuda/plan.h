@@ -445,10 +445,12 @@ constexpr Plan SplitPlan(const Problem& p, const Device& device, Plan plan) {
   if (!CanSplit(p)) return Refuse(plan, "it needs a workspace");
   if (p.rows.columns > kMaxGrid - kVectorBytes) return Refuse(plan, "the row is too long");
   const int64_t by_row = PowerOfTwoFrom(CeilDiv(PacksPerRow(p), kSplitPacks));
-  const int64_t by_grid =
-      PowerOfTwoFrom(CeilDiv(kSplitBlocks, std::max<int64_t>(p.rows.Count(), 1)));
-  const int64_t parts =
-      std::min(by_row, std::clamp<int64_t>(by_grid, kSplitFewestParts, kSplitMostParts));
+  const int64_t rows = std::max<int64_t>(p.rows.Count(), 1);
+  const int64_t by_grid = p.batch_invariant
+                              ? kSplitFewestParts
+                              : std::clamp<int64_t>(PowerOfTwoFrom(CeilDiv(kSplitBlocks, rows)),
+                                                    kSplitFewestParts, kSplitMostParts);
+  const int64_t parts = std::min(by_row, by_grid);
   plan.threads = kSplitThreads;
   plan.lanes_per_row = static_cast<int>(plan.threads * parts);
   plan.rows_per_block = 1;

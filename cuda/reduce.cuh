@@ -131,8 +131,9 @@ struct Cluster {
 #endif
   }
 
-  // No block leaves while another may read its shared memory.
-  __device__ __forceinline__ void Leave() const {
+  // All blocks get here before any goes on: a block's shared memory may be used once it has
+  // started, and until it leaves.
+  __device__ __forceinline__ void Meet() const {
 #if __CUDA_ARCH__ >= 900
     if (blocks > 1) Sync();
 #endif

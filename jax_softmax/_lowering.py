@@ -141,12 +141,12 @@ def _call_primitive(op: str, per_row: bool) -> Primitive:
     """
     primitive = Primitive(f"{op}_call")
     primitive.multiple_results = True
-    primitive.def_abstract_eval(partial(_call_results, per_row=per_row))
+    primitive.def_abstract_eval(partial(call_results, per_row=per_row))
     mlir.register_lowering(primitive, partial(_lower_call, target=_native.target(op)))
     return primitive
 
 
-def _call_results(
+def call_results(
     x: Any,
     *others: Any,
     per_row: bool,
@@ -160,7 +160,11 @@ def _call_results(
     y = y.update(dtype=dtype)
     if workspace == 0:
         return [y]
-    return [y, x.update(shape=(*x.shape[:-1], workspace // 4), dtype=jnp.dtype("float32"))]
+    rows = without_axis(x, logical_axis)  # the last one
+    spec = jax.sharding.PartitionSpec(*rows.sharding.spec, None)
+    shape = (*rows.shape, workspace // 4)
+    scratch = {"dtype": jnp.dtype("float32"), "sharding": x.sharding.update(spec=spec)}
+    return [y, x.update(shape=shape, **scratch)]
 
 
 def without_axis(x: Any, axis: int) -> Any:

@@ -9,13 +9,19 @@ from _support import CUDA_STRATEGIES, axis_of, device_of, native_module
 import jax_softmax
 
 RUNS = 20
+# Enough rows for a queue of them, and rows long enough to be cut into parts.
+SHAPES = {"cluster": [(64, 512), (2048, 512)], "stream": [(64, 512), (2048, 512)]}
+SHAPES["split"] = [(64, 512), (4, 65_536)]
 CALLS = 8  # XLA starts a graph at five consecutive operations it can capture
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", ["softmax", "log_softmax"])
-@pytest.mark.parametrize("strategy", ["auto", *CUDA_STRATEGIES])
-def test_consecutive_calls_run_as_a_graph(name, strategy):
+@pytest.mark.parametrize(
+    "strategy, shape",
+    [(s, shape) for s in ("auto", *CUDA_STRATEGIES) for shape in SHAPES.get(s, [(64, 512)])],
+)
+def test_consecutive_calls_run_as_a_graph(name, strategy, shape):
     module = native_module("cuda")
     implementation = "cuda" if strategy == "auto" else f"cuda:{strategy}"
     axis = axis_of(strategy)
@@ -26,7 +32,7 @@ def test_consecutive_calls_run_as_a_graph(name, strategy):
             x = getattr(jax_softmax, name)(x, axis, implementation=implementation)
         return x
 
-    x = jax.device_put(jnp.asarray(np.random.default_rng(0).random((64, 512))), device_of("cuda"))
+    x = jax.device_put(jnp.asarray(np.random.default_rng(0).random(shape)), device_of("cuda"))
     for _ in range(3):  # the first run captures
         first = np.asarray(chain(x))
     before = module.handler_calls()

@@ -138,6 +138,22 @@ def test_a_batch_invariant_plan_is_the_same_for_any_number_of_rows(op, dtype, de
     assert len({geometry(rows) for rows in (1, 2, 7, 1000, 100_000)}) == 1
 
 
+@each_op
+def test_a_forced_split_is_batch_invariant_too(op):
+    def parts(rows, batch_invariant):
+        p = plan(
+            (rows, 100_000),
+            "float32",
+            op=op,
+            device="H200",
+            strategy="split",
+            batch_invariant=batch_invariant,
+        )
+        return p.lanes_per_row // p.threads
+
+    assert parts(1, True) == parts(4, True) == parts(1000, True) < parts(4, False) < parts(1, False)
+
+
 @pytest.mark.parametrize("n", [21, 3001, 100_000])
 def test_so_is_that_of_rows_along_another_axis_but_for_their_layout(n):
     plans = [plan((outer, n, 7), "float32", 1, device="H200") for outer in (1, 2, 1000)]

@@ -11,6 +11,7 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import jax_softmax
+from jax_softmax import _lowering
 
 SHAPE = (16, 8, 24)
 # Every way to shard a 3-D array over a mesh ("a", "b") that leaves the softmax axis whole.
@@ -394,3 +395,17 @@ def test_operands_of_a_loss_sharded_differently(loss, specs, mapped, make_mesh):
         got = jax.jit(f)(*args)
     np.testing.assert_allclose(got[0], value, rtol=1e-5)
     np.testing.assert_allclose(got[1], gradient, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("workspace", [0, 8, 4096])
+def test_scratch_memory_is_not_spread_over_the_axis(workspace):
+    """On an explicit mesh that shards the softmax axis, whose size the scratch space has not."""
+    mesh = jax.make_mesh((4, 2), ("a", "b"), (AxisType.Explicit,) * 2, devices=jax.devices("cpu"))
+    sharding = NamedSharding(mesh, P("b", "a"))
+    x = jax.typeof(jax.device_put(np.zeros((8, 64), np.float32), sharding))
+    made = _lowering.call_results(
+        x, per_row=False, logical_axis=1, dtype=x.dtype, workspace=workspace
+    )
+    assert made[0] == x and len(made) == 1 + (workspace > 0)
+    if workspace:
+        assert made[1].shape == (8, workspace // 4) and made[1].sharding.spec == P("b", None)

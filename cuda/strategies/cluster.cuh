@@ -27,6 +27,7 @@ __global__ void __launch_bounds__(kClusterThreads.back(), kClusterResident)
   }
   Slice<kVector, kWhole> slice(queue.row, rows.columns, cluster.rank, cluster.blocks);
   for (int k = threadIdx.x; k < slice.packs; k += blockDim.x) cache.Fetch(load, slice, k);
+  if (counter != nullptr) cluster.Meet();  // the others are told their rows
 
   for (int turn = 0; queue.row < rows.outer; turn ^= 1) {
     queue.Ask();
@@ -58,7 +59,7 @@ __global__ void __launch_bounds__(kClusterThreads.back(), kClusterResident)
     slice = next;
     queue.row = next_row;
   }
-  cluster.Leave();
+  cluster.Meet();
 }
 
 }  // namespace jax_softmax::JS_ISA

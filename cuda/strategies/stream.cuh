@@ -41,6 +41,7 @@ __global__ void __launch_bounds__(StreamThreads(Op::kInputs),
   };
 
   RowQueue queue(cluster, counter, next_row);
+  if (counter != nullptr) cluster.Meet();  // the others are told their rows
   for (int turn = 0; queue.row < rows.outer; queue.row = queue.Next(turn), turn ^= 1) {
     queue.Ask();
     const Window<kVector, kWhole, int64_t> window(queue.row, rows.columns);
@@ -88,7 +89,7 @@ __global__ void __launch_bounds__(StreamThreads(Op::kInputs),
       }
     }
   }
-  cluster.Leave();
+  cluster.Meet();
 }
 
 }  // namespace jax_softmax::JS_ISA
