@@ -63,6 +63,10 @@ def _lower(
 ) -> Any:
     if here == "cuda" and ctx.avals_in[0].shape[params["axis"]] == 0:
         backend = "xla"  # rows without columns may still have a value each
+    if op == "logsumexp" and backend is None and not _one_device(ctx):
+        # On an automatic mesh nobody knows whether the axis is sharded. A call would gather it,
+        # where XLA exchanges one value for each row.
+        backend = "xla"
     if (backend or _fastest(op, ctx.avals_in, here, batch_invariant, **params)) != here:
         return _lower_reference(ctx, *operands, reference=reference, backend=backend, **params)
     in_place = here == "cpu" and _one_device(ctx)
