@@ -17,8 +17,8 @@ __global__ void __launch_bounds__(StreamThreads(Op::kInputs),
                                   kStreamResidentThreads / StreamThreads(Op::kInputs))
     StreamKernel(Op op, Load load, Store store, Rows rows, unsigned long long* counter) {
   using T = typename Op::T;
-  // Vectors of a row that a thread loads before it uses the first.
-  constexpr int kBatch = (kWhole ? 4 : 2) / Op::kInputs;
+  // Vectors of a row that a thread loads before it uses the first; logsumexp spills with four.
+  constexpr int kBatch = (kWhole && !kPerRow<Op> ? 4 : 2) / Op::kInputs;
   static_assert(kFitsStreamScratch<Op>);
   extern __shared__ __align__(16) unsigned char shared[];
   __shared__ Partial<Op> of_block[2];
