@@ -142,7 +142,7 @@ def test_a_batch_invariant_plan_is_the_same_for_any_number_of_rows(op, dtype, de
 def test_a_forced_split_is_batch_invariant_too(op):
     def parts(rows, batch_invariant):
         p = plan(
-            (rows, 100_000),
+            (rows, 1_000_000),
             "float32",
             op=op,
             device="H200",
