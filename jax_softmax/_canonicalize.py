@@ -137,14 +137,18 @@ def _real(name: str, x: jax.Array) -> jax.Array:
     return x
 
 
+def _fits(shape: tuple[Any, ...], target: tuple[Any, ...]) -> bool:
+    """Whether an array of `shape` broadcasts to `target`; both may be symbolic."""
+    try:
+        return jnp.broadcast_shapes(shape, target) == target
+    except ValueError:
+        return False
+
+
 def _broadcasts(
     name: str, shape: tuple[int, ...], target: str, target_shape: tuple[int, ...]
 ) -> None:
-    try:
-        fits = jnp.broadcast_shapes(shape, target_shape) == target_shape
-    except ValueError:
-        fits = False
-    if not fits:
+    if not _fits(shape, target_shape):
         raise ValueError(
             f"{name} of shape {shape} does not broadcast against {target} of shape {target_shape}"
         )
@@ -230,11 +234,7 @@ def mask_of_rows_or_elements(
     axes = canonical_axes(axis, len(shape))
     rows = where.ndim == len(shape) - len(axes)
     full = jnp.expand_dims(where, axes) if rows else where
-    try:
-        fits = full.ndim == len(shape) and jnp.broadcast_shapes(full.shape, shape) == shape
-    except ValueError:
-        fits = False
-    if not fits:
+    if full.ndim != len(shape) or not _fits(full.shape, shape):
         raise ValueError(
             f"where of shape {where.shape} does not fit logits of shape {shape}: it wants as many "
             "dimensions as these, broadcast against them, or the shape of the result"

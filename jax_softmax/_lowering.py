@@ -25,7 +25,12 @@ def register(primitive: Primitive, reference: Reference, *, per_row: bool = Fals
     for backend in _native.BACKENDS:
         if _native.has_handler(backend, primitive.name):
             rule = partial(
-                _lower, op=primitive.name, call_p=call_p, reference=reference, here=backend
+                _lower,
+                op=primitive.name,
+                per_row=per_row,
+                call_p=call_p,
+                reference=reference,
+                here=backend,
             )
             mlir.register_lowering(primitive, rule, platform=backend)
 
@@ -54,6 +59,7 @@ def _lower(
     ctx: Any,
     *operands: Any,
     op: str,
+    per_row: bool,
     call_p: Primitive,
     reference: Reference,
     here: str,
@@ -63,7 +69,7 @@ def _lower(
 ) -> Any:
     if here == "cuda" and ctx.avals_in[0].shape[params["axis"]] == 0:
         backend = "xla"  # rows without columns may still have a value each
-    if op == "logsumexp" and backend is None and not _one_device(ctx):
+    if per_row and backend is None and not _one_device(ctx):
         # On an automatic mesh nobody knows whether the axis is sharded. A call would gather it,
         # where XLA exchanges one value for each row.
         backend = "xla"

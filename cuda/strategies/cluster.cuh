@@ -13,11 +13,11 @@ __global__ void __launch_bounds__(kClusterThreads.back(), kClusterResident)
   extern __shared__ __align__(16) unsigned char shared[];
   // By turns: one row's places are read while the next row's are written.
   __shared__ Partial<Op> of_block[2];
-  __shared__ int64_t next_row[2];
+  __shared__ int64_t told_rows[2];
   const Cluster cluster;
   const Cache<Op, Load, kVector> cache(shared + 2 * kScratchBytes, capacity);
 
-  RowQueue queue(cluster, counter, next_row);
+  RowQueue queue(cluster, counter, told_rows);
   // Blocks of one multiprocessor that start together would all compute at a time, and all wait for
   // memory at another. Where there are rows enough to regain it, each starts a little later.
   if (rows.outer >= kClusterStaggerRows * queue.Clusters()) {

@@ -22,7 +22,7 @@ __global__ void __launch_bounds__(StreamThreads(Op::kInputs),
   static_assert(kFitsStreamScratch<Op>);
   extern __shared__ __align__(16) unsigned char shared[];
   __shared__ Partial<Op> of_block[2];
-  __shared__ int64_t next_row[2];
+  __shared__ int64_t told_rows[2];
   const Cluster cluster;
   const int64_t first = int64_t{threadIdx.x} + cluster.rank * blockDim.x;
   const int64_t stride = int64_t{blockDim.x} * cluster.blocks;
@@ -40,7 +40,7 @@ __global__ void __launch_bounds__(StreamThreads(Op::kInputs),
     }
   };
 
-  RowQueue queue(cluster, counter, next_row);
+  RowQueue queue(cluster, counter, told_rows);
   if (counter != nullptr) cluster.Meet();  // the others are told their rows
   for (int turn = 0; queue.row < rows.outer; queue.row = queue.Next(turn), turn ^= 1) {
     queue.Ask();
