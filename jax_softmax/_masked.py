@@ -9,6 +9,7 @@ from jax.typing import ArrayLike, DTypeLike
 from jaxtyping import Array, Bool, Float
 
 from . import _canonicalize, _reference
+from ._logsumexp import logsumexp
 from ._softmax import log_softmax, softmax
 
 
@@ -124,7 +125,7 @@ def _masked_softmax(
 
 def _with_sink(y: jax.Array, z: jax.Array, sink: jax.Array, axis: int, log: bool) -> jax.Array:
     """What is left of a softmax, or of its logarithm, once its sum holds exp(sink) too."""
-    room = jax.nn.logsumexp(z, axis, keepdims=True) - jnp.expand_dims(sink, axis).astype(z.dtype)
+    room = logsumexp(z, axis, keepdims=True) - jnp.expand_dims(sink, axis).astype(z.dtype)
     y = y.astype(z.dtype)
     return y + jax.nn.log_sigmoid(room) if log else y * jax.nn.sigmoid(room)
 
