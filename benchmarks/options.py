@@ -25,31 +25,41 @@ def numbers(text: str) -> tuple[int, ...]:
     return tuple(map(int, text.split(",")))
 
 
-def basic_parser(
-    doc: str | None, dtypes: tuple[str, ...], directions: tuple[str, ...]
-) -> argparse.ArgumentParser:
-    """Which calls to measure, on what, for how long, and where to write it down."""
+def run_parser(doc: str | None) -> argparse.ArgumentParser:
+    """On what to measure, for how long, and where to write it down."""
     parser = argparse.ArgumentParser(description=(doc or "").split("\n")[0])
     parser.add_argument("--device", choices=("auto", "cpu", "gpu"), default="auto")
-    add_list(parser, "--dtypes", tuple(DTYPES), dtypes)
-    add_list(parser, "--ops", OPS, OPS)
-    add_list(parser, "--directions", directions, directions)
     parser.add_argument("--budget", type=float, default=math.inf, help="seconds; then stop cleanly")
     parser.add_argument("--output", type=Path, help="JSON, rewritten as cases come in")
     return parser
 
 
-def add_timing(parser: argparse.ArgumentParser, columns: tuple[int, ...]) -> None:
-    parser.add_argument("--columns", type=numbers, default=columns, help="row lengths")
-    parser.add_argument("--elements", type=int, help="of an operand")
+def basic_parser(
+    doc: str | None, dtypes: tuple[str, ...], directions: tuple[str, ...]
+) -> argparse.ArgumentParser:
+    """The same, and which calls to measure."""
+    parser = run_parser(doc)
+    add_list(parser, "--dtypes", tuple(DTYPES), dtypes)
+    add_list(parser, "--ops", OPS, OPS)
+    add_list(parser, "--directions", directions, directions)
+    return parser
+
+
+def add_rounds(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--iterations", type=int, default=5, help="timed runs in a round")
 
 
+def add_timing(parser: argparse.ArgumentParser, columns: tuple[int, ...]) -> None:
+    parser.add_argument("--columns", type=numbers, default=columns, help="row lengths")
+    parser.add_argument("--elements", type=int, help="of an operand")
+    add_rounds(parser)
+
+
 def start_jax(args: argparse.Namespace) -> str:
-    """Applies the choice of device and width; the platform that follows, "gpu" or "cpu"."""
+    """Applies the choice of device and, if there is one, width; the platform, "gpu" or "cpu"."""
     if args.device != "auto":
         jax.config.update("jax_platforms", {"cpu": "cpu", "gpu": "cuda"}[args.device])
-    if "float64" in args.dtypes:
+    if "float64" in getattr(args, "dtypes", ()):
         jax.config.update("jax_enable_x64", True)
     return jax.default_backend()

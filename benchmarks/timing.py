@@ -18,6 +18,8 @@ class Timing(NamedTuple):
     microseconds: float
     # Names in order of launch; None where no kernels are seen (the wall clock).
     kernels: tuple[str, ...] | None
+    # Of each of these kernels, in the last run.
+    kernel_microseconds: tuple[float, ...] = ()
 
 
 # A timer of its own: so many runs, timed one by one.
@@ -36,10 +38,12 @@ def kernel_time(call: Call, iterations: int) -> list[Timing]:
     _, runs = measured(*call.args)
     if runs is None:
         raise RuntimeError("CUPTI saw no kernel in this call")
-    return [
-        Timing(1e3 * sum(milliseconds for _, milliseconds in run), tuple(name for name, _ in run))
-        for run in runs
-    ]
+    timings = []
+    for run in runs:
+        names, milliseconds = zip(*run, strict=True)
+        microseconds = tuple(1e3 * each for each in milliseconds)
+        timings.append(Timing(sum(microseconds), names, microseconds))
+    return timings
 
 
 def wall_time(call: Call, iterations: int) -> list[Timing]:
@@ -76,6 +80,6 @@ def time_calls(
         for name, timed in timers.items():
             runs[name] += timed(iterations)
     return {
-        name: Timing(statistics.median(run.microseconds for run in timed), timed[-1].kernels)
+        name: timed[-1]._replace(microseconds=statistics.median(run.microseconds for run in timed))
         for name, timed in runs.items()
     }
