@@ -6,6 +6,7 @@ import pathlib
 import subprocess
 import sys
 
+import jax
 import pytest
 
 BENCHMARKS = pathlib.Path(__file__).parents[1] / "benchmarks"
@@ -80,3 +81,61 @@ def test_the_sweep_times_every_strategy(tmp_path):
     for case in report_of(out)["cases"]:
         assert set(case["tb_per_s"]) == {"row", "slices", "lanes", "strided"}
         assert case["chosen"] in case["tb_per_s"]
+
+
+def test_training_agrees_with_jax_nn(tmp_path):
+    out = tmp_path / "train.json"
+    few = ("--device", "cpu", "--variants", "jax_softmax", "--steps", "10")
+    run("train.py", *few, "--rounds", "1", "--iterations", "2", "--output", out)
+    gpt2, classifier = report_of(out)["cases"]
+    assert (gpt2["model"], classifier["model"]) == ("gpt2 bfloat16 scores", "classifier")
+    for case in (gpt2, classifier):
+        results = case["results"]
+        assert set(results) == set(case["speedup"]) == {"jax_nn", "jax_softmax"}
+        assert results["jax_softmax"]["loss_difference"] < 1e-2
+        assert all(got["memory"]["temporaries"] > 0 for got in results.values())
+        # A step in place: what it returns beside the loss takes no room of its own.
+        assert all(got["memory"]["results"] < 1000 for got in results.values())
+    losses = gpt2["results"]["jax_softmax"]["losses"]
+    assert len(losses) == 10 and losses[-1] < losses[0]
+
+
+def test_losses_that_part_are_an_error(monkeypatch):
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    from train_report import difference, verdict
+
+    nan, base = float("nan"), [2.0, 1.0]
+    for curve, parts in (([2.0, 1.009], False), ([2.03, 1.0], True), ([nan, 1.0], True)):
+        results = {"jax_softmax": {"loss_difference": difference(curve, base)}}
+        assert ("error" in verdict(results)) == parts
+
+
+def test_kernel_time_is_told_by_part(monkeypatch):
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    from breakdown import Launch, breakdown, scopes_of
+
+    @jax.jit
+    def program(x):
+        with jax.named_scope("norm"):
+            x = x - x.mean()
+        return x @ x
+
+    compiled = program.lower(jax.ShapeDtypeStruct((8, 8), "float32")).compile()
+    scopes = scopes_of(compiled.as_text(), ("norm",))
+    assert set(scopes.values()) == {"norm", "other"}
+    mean = next(kernel for kernel, scope in scopes.items() if scope == "norm")
+    launches = [
+        Launch(mean, 1.0),
+        Launch("nvjet_tst_128x256", 5.0),
+        Launch("gemm_fusion_dot_3", 4.0),
+        Launch("loop_add_fusion_2", 1.5),
+        Launch("loop_add_fusion_12", 1.5),
+        Launch("_ZN11jax_softmax6device10WarpKernelE", 2.0),
+    ]
+    got = breakdown(launches, scopes)
+    times = {part: total["microseconds"] for part, total in got["parts"].items()}
+    assert times == {"matrix_products": 9, "other": 3, "jax_softmax": 2, "norm": 1}
+    assert list(times) == ["matrix_products", "other", "jax_softmax", "norm"]
+    assert {"kernel": "loop_add_fusion", "part": "other", "launches": 2, "microseconds": 3} in got[
+        "top"
+    ]
