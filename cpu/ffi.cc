@@ -57,6 +57,7 @@ ffi::Error Run(OpKind op, ffi::ThreadPool pool, ffi::RemainingArgs args,
 }
 
 struct Cpu {
+  static constexpr bool kTakesTerms = false;
   template <OpKind kOp>
   static XLA_FFI_Error* Handle(XLA_FFI_CallFrame* frame) {
     static const auto handler = ffi::Ffi::Bind()

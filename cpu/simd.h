@@ -71,9 +71,13 @@ struct FormatOf<double, true> {
                                     1. / 6227020800};
 };
 
+template <typename S, bool kExact>
+struct SimdSumMath;
+
 // kExact: results keep all of S's digits; otherwise they will be rounded to 16 bits.
 template <typename S, bool kExact_>
 struct SimdMath {
+  using ForLogSums = SimdSumMath<S, kExact_>;
   static constexpr bool kExact = kExact_;
   static constexpr bool kPlainSums = false;  // a lane may add a whole row
   using Scalar = S;
@@ -118,7 +122,7 @@ struct SimdMath {
     return sum > S(0) ? log : sum == S(0) ? T{} - Infinity() : sum;
   }
 
- private:
+ protected:
   static constexpr S Infinity() { return std::numeric_limits<S>::infinity(); }
 
   // x = k * log(2) + r with an integer k and |r| <= log(2) / 2.
@@ -178,6 +182,21 @@ struct SimdMath {
     const T exponent = __builtin_convertvector(k, T);
     const T log = exponent * Format::kLn2High + (log_m + exponent * Format::kLn2Low);
     return x < Infinity() ? log : x;
+  }
+};
+
+// For a sum of exponentials, one of which may be infinite, and its logarithm.
+template <typename S, bool kExact>
+struct SimdSumMath : SimdMath<S, kExact> {
+  using Base = SimdMath<S, kExact>;
+  using T = typename Base::T;
+
+  JS_HD static T ExpShifted(T x, T top) {
+    return x == Base::Infinity() ? x : Base::ExpShifted(x, top);
+  }
+  JS_HD static T Unshifted(T sum, T) { return sum; }
+  JS_HD static T LogOfSum(T x) {
+    return x > S(0) ? Base::Log(x) : x == S(0) ? T{} - Base::Infinity() : x;
   }
 };
 

@@ -44,7 +44,14 @@ struct Operands {
   Problem problem;
 };
 
-// `dims` without dimension `axis`.
+// What all of the addresses whose bits are joined in `addresses` are a multiple of: the lowest set
+// bit, up to a vector.
+inline int AlignmentOf(uintptr_t addresses) {
+  addresses |= kVectorBytes;
+  return static_cast<int>(addresses & -addresses);
+}
+
+// Whether `shorter` is `dims` without dimension `axis`.
 inline bool IsWithout(ffi::AnyBuffer::Dimensions shorter, ffi::AnyBuffer::Dimensions dims,
                       int64_t axis) {
   return shorter.size() + 1 == dims.size() &&
@@ -54,11 +61,13 @@ inline bool IsWithout(ffi::AnyBuffer::Dimensions shorter, ffi::AnyBuffer::Dimens
 
 // `axis` and `logical_axis` as in RowsOf. All operands must agree in shape, the inputs in dtype; a
 // result with one value for each row lacks the axis.
+// Operands behind the inputs are the terms of an op that takes some.
 inline ffi::ErrorOr<Operands> Decode(OpKind op, ffi::RemainingArgs args,
                                      ffi::Result<ffi::AnyBuffer> out, int64_t axis,
                                      int64_t logical_axis, bool batch_invariant) {
   const int inputs = kOps[static_cast<int>(op)].inputs;
-  if (static_cast<int>(args.size()) != inputs) {
+  const int given = static_cast<int>(args.size());
+  if (TakesTerms(op) ? given < inputs : given != inputs) {
     return ffi::Unexpected(Invalid(
         op, "wants " + std::to_string(inputs) + " operands, got " + std::to_string(args.size())));
   }
@@ -101,15 +110,13 @@ inline ffi::ErrorOr<Operands> Decode(OpKind op, ffi::RemainingArgs args,
   if (!IndexOf({*dtype, *out_dtype})) {
     return ffi::Unexpected(Invalid(op, NoKernelsFor({*dtype, *out_dtype})));
   }
-  // The lowest set bit of all addresses is what every one of them is a multiple of.
-  const uintptr_t alignment = (addresses | kVectorBytes) & -(addresses | kVectorBytes);
   operands.problem = {
       op,
       inputs,
       *dtype,
       *out_dtype,
       RowsOf(std::span<const int64_t>(dims.begin(), dims.size()), logical_axis, axis),
-      static_cast<int>(alignment),
+      AlignmentOf(addresses),
       batch_invariant};
   return operands;
 }
@@ -120,12 +127,15 @@ inline std::atomic<int64_t> handler_calls{0};
 // The handlers `Backend::Handle<op>` of every op, by name.
 template <typename Backend>
 std::span<const NamedHandler> HandlersOf() {
-  static constexpr std::array handlers = {
 #define JS_HANDLER(name, Op, inputs) NamedHandler{#name, Backend::template Handle<OpKind::k##Op>},
-      JS_FOR_EACH_OP(JS_HANDLER)
+  if constexpr (Backend::kTakesTerms) {
+    static constexpr std::array handlers = {JS_FOR_EACH_OP(JS_HANDLER)};
+    return handlers;
+  } else {
+    static constexpr std::array handlers = {JS_FOR_EACH_ROW_OP(JS_HANDLER)};
+    return handlers;
+  }
 #undef JS_HANDLER
-  };
-  return handlers;
 }
 
 }  // namespace jax_softmax

@@ -2,9 +2,12 @@
 #include "ffi.h"
 
 #include <string>
+#include <vector>
 
 #include "decode.h"
+#include "decode_terms.h"
 #include "device.h"
+#include "handlers.h"
 #include "launch.h"
 
 namespace jax_softmax {
@@ -16,9 +19,17 @@ ffi::Error Failed(OpKind op, const char* doing, cudaError_t status) {
                               cudaGetErrorString(status));
 }
 
-ffi::Error Run(OpKind op, cudaStream_t stream, int32_t ordinal, ffi::RemainingArgs args,
-               ffi::Result<ffi::AnyBuffer> out, ffi::RemainingRets more, int64_t axis,
-               int64_t logical_axis, std::string_view strategy, bool batch_invariant) {
+// What an op has beside its operands.
+struct Extras {
+  Terms terms;
+  double scale = 1;
+  bool zeros_are_masked = false;
+};
+
+ffi::Error Run(OpKind op, const Extras& extras, cudaStream_t stream, int32_t ordinal,
+               ffi::RemainingArgs args, ffi::Result<ffi::AnyBuffer> out, ffi::RemainingRets more,
+               int64_t axis, int64_t logical_axis, std::string_view strategy,
+               bool batch_invariant) {
   handler_calls.fetch_add(1, std::memory_order_relaxed);
   ffi::ErrorOr<Operands> operands = Decode(op, args, out, axis, logical_axis, batch_invariant);
   if (operands.has_error()) return operands.error();
@@ -52,9 +63,32 @@ ffi::Error Run(OpKind op, cudaStream_t stream, int32_t ordinal, ffi::RemainingAr
                   operands->output,
                   workspace,
                   operands->problem,
-                  plan};
+                  plan,
+                  extras.terms,
+                  extras.scale,
+                  extras.zeros_are_masked};
   status = Launch(call, stream);
   return status == cudaSuccess ? ffi::Error::Success() : Failed(op, "launching", status);
+}
+
+ffi::Error RunWithTerms(OpKind op, cudaStream_t stream, int32_t ordinal, ffi::RemainingArgs args,
+                        ffi::Result<ffi::AnyBuffer> out, ffi::RemainingRets more, int64_t axis,
+                        int64_t logical_axis, std::string_view strategy, bool batch_invariant,
+                        std::string_view names, double factor, double softcap, bool causal) {
+  const auto terms = DecodeTerms(op, args, names, axis, logical_axis);
+  if (terms.has_error()) return terms.error();
+  Extras extras{*terms};
+  extras.terms.factor = factor;
+  extras.terms.softcap = softcap;
+  if (causal) {
+    const auto dims = args.get<ffi::AnyBuffer>(0)->dimensions();
+    if (dims.size() < 2 || axis + 1 != static_cast<int64_t>(dims.size()) || axis != logical_axis) {
+      return Invalid(op, "causal wants the last of at least two axes");
+    }
+    extras.terms.causal_rows = dims[dims.size() - 2];
+  }
+  return Run(op, extras, stream, ordinal, args, out, more, axis, logical_axis, strategy,
+             batch_invariant);
 }
 
 auto Binding() {
@@ -70,19 +104,55 @@ auto Binding() {
       .Attr<bool>("batch_invariant");
 }
 
+template <OpKind kOp>
+auto BoundTo() {
+  // Nothing here allocates on the device or synchronises, so XLA may record it in a CUDA graph.
+  constexpr auto kTrait = ffi::Traits::kCmdBufferCompatible;
+  if constexpr (TakesTerms(kOp)) {
+    return Binding()
+        .Attr<std::string_view>("terms")
+        .Attr<double>("factor")
+        .Attr<double>("softcap")
+        .Attr<bool>("causal")
+        .To([](auto... args) { return RunWithTerms(kOp, args...); }, {kTrait});
+  } else if constexpr (kOp == OpKind::kSoftmaxTangent) {
+    return Binding()
+        .Attr<double>("scale")
+        .Attr<bool>("zeros_are_masked")
+        .To(
+            [](cudaStream_t stream, int32_t ordinal, ffi::RemainingArgs args,
+               ffi::Result<ffi::AnyBuffer> out, ffi::RemainingRets more, int64_t axis,
+               int64_t logical_axis, std::string_view strategy, bool batch_invariant, double scale,
+               bool zeros_are_masked) {
+              return Run(kOp, {{}, scale, zeros_are_masked}, stream, ordinal, args, out, more, axis,
+                         logical_axis, strategy, batch_invariant);
+            },
+            {kTrait});
+  } else {
+    return Binding().To([](auto... args) { return Run(kOp, {}, args...); }, {kTrait});
+  }
+}
+
 struct Cuda {
+  static constexpr bool kTakesTerms = true;
   template <OpKind kOp>
   static XLA_FFI_Error* Handle(XLA_FFI_CallFrame* frame) {
-    // Nothing here allocates on the device or synchronises, so XLA may record it in a CUDA graph.
-    static const auto handler = Binding().To([](auto... args) { return Run(kOp, args...); },
-                                             {ffi::Traits::kCmdBufferCompatible});
+    static const auto handler = BoundTo<kOp>();
     return handler->Call(frame);
   }
 };
 
 }  // namespace
 
-std::span<const NamedHandler> Handlers() { return HandlersOf<Cuda>(); }
+std::span<const NamedHandler> Handlers() {
+  static const auto& handlers = *new std::vector<NamedHandler>([] {
+    const auto of_strategies = HandlersOf<Cuda>();
+    std::vector<NamedHandler> all(of_strategies.begin(), of_strategies.end());
+    all.push_back({"cross_entropy_gradient", HandleCrossEntropyGradient});
+    return all;
+  }());
+  return handlers;
+}
 
 int64_t HandlerCalls() { return handler_calls.load(std::memory_order_relaxed); }
 

@@ -10,9 +10,9 @@ namespace jax_softmax::JS_ISA {
 // row is closed with. `reduce` merges a statistic over the threads that share a row; `any` is a
 // vote of all threads that must call it together. An op that finishes from terms has them take the
 // elements' registers.
-template <typename Op, int kPacks, int kVector, typename Reduce, typename Any>
+template <typename Op, typename Row, int kPacks, int kVector, typename Reduce, typename Any>
 __device__ __forceinline__ typename Op::Row RowInRegisters(
-    const Op& op, Element<typename Op::T, Op::kInputs> (&e)[kPacks][kVector],
+    const Op& op, const Row& row, Element<typename Op::T, Op::kInputs> (&e)[kPacks][kVector],
     typename Op::T (&y)[kPacks][kVector], Reduce reduce, Any any) {
   typename Op::First first;
 #pragma unroll
@@ -39,7 +39,7 @@ __device__ __forceinline__ typename Op::Row RowInRegisters(
         reduce, any);
   }
 
-  const auto result = op.Close(first, second);
+  const auto result = CloseRow(op, row, first, second);
 #pragma unroll
   for (int k = 0; k < kPacks; ++k) {
 #pragma unroll

@@ -15,6 +15,7 @@
 #include "strategies/strided.cuh"
 #include "strategies/tile.cuh"
 #include "strategies/warp.cuh"
+#include "terms.cuh"
 
 namespace jax_softmax::JS_ISA {
 
@@ -90,19 +91,33 @@ cudaError_t LaunchTile(const Plan& plan, Launch launch) {
   });
 }
 
+// The op in the arithmetic for its types: terms make wide logits of narrow ones.
+template <template <typename> class OpOf, typename In, typename Out>
+struct OpForTypes {
+  using Direct = OpOf<MathFor<In, Out>>;
+  using Type =
+      std::conditional_t<kTakesTerms<Direct>, OpOf<MathFor<decltype(Widen(In{})), Out>>, Direct>;
+};
+
 // Runs the planned kernel, or with `resident` counts its resident blocks.
 template <template <typename> class OpOf, typename In, typename Out>
 cudaError_t RunAs(const Call& call, cudaStream_t stream, int* resident) {
-  using Op = OpOf<MathFor<In, Out>>;
-  using Load = DirectLoad<Op, In>;
-  using Store = DirectStore<Op, Out>;
+  using Op = typename OpForTypes<OpOf, In, Out>::Type;
+  constexpr bool kTerms = kTakesTerms<Op>;
+  using Load = std::conditional_t<kTerms, TermsLoad<Op, In>, DirectLoad<Op, In>>;
+  using Store = std::conditional_t<kTerms, MaskedStore<Op, Out>, DirectStore<Op, Out>>;
   constexpr int kFullVector = kVectorBytes / sizeof(In);
   const Plan& plan = call.plan;
   const Rows& rows = call.problem.rows;
-  const Op op{};
+  Op op{};
+  if constexpr (requires { op.scale; }) {
+    op.scale = static_cast<typename Op::T>(call.scale);
+    op.zeros_are_masked = call.zeros_are_masked;
+  }
   Load load;
   for (int i = 0; i < Op::kInputs; ++i) load.source[i] = static_cast<const In*>(call.inputs[i]);
   load.elements = rows.Elements();
+  if constexpr (kTerms) load.terms = call.terms;
   const Store store{static_cast<Out*>(call.output)};
   const auto launch = [&](auto kernel, auto... more) {
     return LaunchKernel(kernel, plan, stream, resident, op, load, store, rows, more...);
@@ -125,7 +140,7 @@ cudaError_t RunAs(const Call& call, cudaStream_t stream, int* resident) {
       const auto launch_tile = [&](auto kernel) {
         return launch(kernel, static_cast<int>(plan.rows_per_block / rows.inner));
       };
-      if constexpr (sizeof(In) > 4 || !std::is_same_v<In, Out>) {
+      if constexpr (kTerms || sizeof(In) > 4 || !std::is_same_v<In, Out>) {
         return cudaErrorInvalidValue;
       } else if (rows.inner == 1) {
         return LaunchTile<Op, Load, Store, false>(plan, launch_tile);
@@ -134,10 +149,14 @@ cudaError_t RunAs(const Call& call, cudaStream_t stream, int* resident) {
       }
     }
     case Strategy::kPanel: {
-      const int lanes = static_cast<int>(plan.rows_per_block / plan.vector);
-      return WithConstant<4, 8, 16, 32>(lanes, [&](auto lanes) {
-        return launch(PanelKernel<Op, Load, Store, kFullVector, lanes>, plan.scratch_bytes);
-      });
+      if constexpr (kTerms) {
+        return cudaErrorInvalidValue;
+      } else {
+        const int lanes = static_cast<int>(plan.rows_per_block / plan.vector);
+        return WithConstant<4, 8, 16, 32>(lanes, [&](auto lanes) {
+          return launch(PanelKernel<Op, Load, Store, kFullVector, lanes>, plan.scratch_bytes);
+        });
+      }
     }
     default:
       break;
@@ -163,31 +182,38 @@ cudaError_t RunAs(const Call& call, cudaStream_t stream, int* resident) {
             });
           }
           return cudaErrorInvalidValue;
-        case Strategy::kBlock:
-          return launch(BlockKernel<Op, Load, Store, vector, kWhole>);
-        case Strategy::kCluster:
-          return launch_queue(
-              ClusterKernel<Op, Load, Store, vector, kWhole>,
-              static_cast<int>(CeilDiv(PacksPerRow(rows.columns, vector), plan.cluster_blocks)));
-        case Strategy::kSplit: {
-          const int parts = plan.lanes_per_row / plan.threads;
-          auto* workspace = static_cast<Partial<Op>*>(call.workspace);
-          const auto split = [&](auto kernel, bool overlaps) {
-            Plan one = plan;
-            one.overlaps = overlaps;
-            return LaunchKernel(kernel, one, stream, resident, op, load, store, rows, parts,
-                                workspace);
-          };
-          const cudaError_t status =
-              split(SplitKernel<Op, Load, Store, vector, kWhole, false>, false);
-          if (status != cudaSuccess || resident != nullptr) return status;
-          return split(SplitKernel<Op, Load, Store, vector, kWhole, true>, plan.overlaps);
-        }
         case Strategy::kStream:
           return launch_queue(StreamKernel<Op, Load, Store, vector, kWhole>);
         default:
-          return cudaErrorInvalidValue;
+          break;
       }
+      if constexpr (!kTerms) {
+        switch (plan.strategy) {
+          case Strategy::kBlock:
+            return launch(BlockKernel<Op, Load, Store, vector, kWhole>);
+          case Strategy::kCluster:
+            return launch_queue(
+                ClusterKernel<Op, Load, Store, vector, kWhole>,
+                static_cast<int>(CeilDiv(PacksPerRow(rows.columns, vector), plan.cluster_blocks)));
+          case Strategy::kSplit: {
+            const int parts = plan.lanes_per_row / plan.threads;
+            auto* workspace = static_cast<Partial<Op>*>(call.workspace);
+            const auto split = [&](auto kernel, bool overlaps) {
+              Plan one = plan;
+              one.overlaps = overlaps;
+              return LaunchKernel(kernel, one, stream, resident, op, load, store, rows, parts,
+                                  workspace);
+            };
+            const cudaError_t status =
+                split(SplitKernel<Op, Load, Store, vector, kWhole, false>, false);
+            if (status != cudaSuccess || resident != nullptr) return status;
+            return split(SplitKernel<Op, Load, Store, vector, kWhole, true>, plan.overlaps);
+          }
+          default:
+            break;
+        }
+      }
+      return cudaErrorInvalidValue;
     });
   });
 }

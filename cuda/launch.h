@@ -3,6 +3,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include "broadcast.h"
 #include "plan.h"
 
 namespace jax_softmax {
@@ -13,6 +14,9 @@ struct Call {
   void* workspace;
   Problem problem;
   Plan plan;
+  Terms terms = {};               // of ops that take them
+  double scale = 1;               // of softmax_tangent
+  bool zeros_are_masked = false;  // in softmax_tangent
 };
 
 // Starts the planned kernel on `stream`; returns what CUDA said, cudaErrorInvalidValue for a plan

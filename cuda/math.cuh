@@ -26,10 +26,14 @@ struct ScalarMath {
   // into terms shifted by `to`.
 };
 
+template <typename S>
+struct SumMath;
+
 // For float32 and float64 results.
 template <typename S>
 struct ExactMath : ScalarMath<S> {
   static constexpr bool kExact = true;
+  using ForLogSums = SumMath<S>;
   JS_HD static float Exp(float x) { return expf(x); }
   JS_HD static double Exp(double x) { return exp(x); }
   // exp(x - top) with the rounding error of the difference put back: without it the result is
@@ -46,9 +50,21 @@ struct ExactMath : ScalarMath<S> {
   JS_HD static S ShiftedRatio(S from, S to) { return ExpOfDifference(from, to); }
 };
 
+// For a sum of exponentials whose logarithm is taken: one that is off by |x - top| units in the
+// last place is so small beside the largest, 1, that few of them remain.
+template <typename S>
+struct SumMath : ExactMath<S> {
+  JS_HD static S ExpShifted(S x, S top) { return ExactMath<S>::Exp(x - top); }
+  JS_HD static S ShiftedRatio(S from, S to) { return ExactMath<S>::Exp(from - to); }
+  JS_HD static S Unshifted(S sum, S) { return sum; }
+  JS_HD static float LogOfSum(float x) { return logf(x); }
+  JS_HD static double LogOfSum(double x) { return log(x); }
+};
+
 // For 16-bit results: the hardware's exponential is far more exact than their rounding.
 struct NarrowMath : ScalarMath<float> {
   static constexpr bool kExact = false;
+  using ForLogSums = SumMath<float>;
   // No thread adds so many terms that 16 bits would show it.
   static constexpr bool kPlainSums = true;
   static constexpr float kLog2E = 1.4426950408889634f;
@@ -82,11 +98,14 @@ struct NarrowMath : ScalarMath<float> {
   JS_HD static float Unshifted(float sum, float) { return sum; }
 };
 
+struct NarrowInputSumMath;
+
 // For 16-bit results of 16-bit inputs: ExpShifted is one multiply-add and the exponential.
 //
 // Beyond 2^23, where top * log2(e) would lose whole units or overflow, two 16-bit values differ by
 // nothing or by enough for the exponential to be 0, in any base.
 struct NarrowInputMath : NarrowMath {
+  using ForLogSums = NarrowInputSumMath;
   JS_HD static float Scale(float top) { return fabsf(top) < 0x1p23f ? kLog2E : 1; }
   // The product as ExpShifted takes it: rounded, never part of another multiply-add.
   JS_HD static float Rounded(float top) {
@@ -109,11 +128,23 @@ struct NarrowInputMath : NarrowMath {
   }
 };
 
+// SumMath for 16-bit inputs, in the hardware's exponential.
+struct NarrowInputSumMath : NarrowInputMath {
+  static constexpr bool kPlainSums = false;
+  JS_HD static float LogOfSum(float x) { return logf(x); }
+};
+
+// For float32 results of 16-bit inputs.
+struct WideningMath : ExactMath<float> {
+  using ForLogSums = NarrowInputSumMath;
+};
+
 // By the result's type: what the inputs' allows more than that would be rounded away.
 template <typename In, typename Out>
 using MathFor = std::conditional_t<
     std::is_same_v<Out, double>, ExactMath<double>,
-    std::conditional_t<sizeof(Out) == 4, ExactMath<float>,
+    std::conditional_t<sizeof(Out) == 4,
+                       std::conditional_t<sizeof(In) == 2, WideningMath, ExactMath<float>>,
                        std::conditional_t<sizeof(In) == 2, NarrowInputMath, NarrowMath>>>;
 
 }  // namespace jax_softmax::JS_ISA

@@ -144,6 +144,9 @@ struct Slice {
   }
 };
 
+// Which elements of a vector take part, where all do.
+struct AllKept {};
+
 // LOAD: elements in the op's compute type, converted from `Io`.
 template <typename Op, typename Io_>
 struct DirectLoad {
@@ -155,6 +158,10 @@ struct DirectLoad {
 
   const Io* source[Op::kInputs];
   int64_t elements;  // of each operand
+
+  struct Row {};  // what is the same for all elements of a row
+  using Kept = AllKept;
+  __device__ __forceinline__ static Row ForRow(int64_t, const Rows&) { return {}; }
 
   __device__ __forceinline__ static Io AbsentIo(int input) {
     return NarrowTo<Io>(Op::Absent(input));
@@ -170,7 +177,7 @@ struct DirectLoad {
   // One input's vector as it lies in memory; elements that are not of this row are absent, and so
   // are all of a vector that is not `present`.
   template <bool kLastUse = false, typename W>
-  __device__ __forceinline__ Raw<W::kVector> Fetch(int input, const W& window,
+  __device__ __forceinline__ Raw<W::kVector> Fetch(Row, int input, const W& window,
                                                    typename W::Index pack,
                                                    bool present = true) const {
     using Whole = Raw<W::kVector>;
@@ -206,20 +213,18 @@ struct DirectLoad {
   }
 
   template <typename W>
-  __device__ __forceinline__ void operator()(const W& window, typename W::Index pack,
-                                             E (&e)[W::kVector]) const {
-    Raw<W::kVector> raw[Op::kInputs];
-#pragma unroll
-    for (int input = 0; input < Op::kInputs; ++input) raw[input] = Fetch(input, window, pack);
+  __device__ __forceinline__ static Kept Decode(Row, const W&, typename W::Index,
+                                                const Raw<W::kVector> (&raw)[Op::kInputs],
+                                                E (&e)[W::kVector]) {
     Decode(raw, e);
+    return {};
   }
 
   // A single element anywhere, for strategies without vectors.
-  __device__ __forceinline__ E At(int64_t offset) const {
-    E e;
+  __device__ __forceinline__ Kept At(Row, int64_t, int64_t offset, E& e) const {
 #pragma unroll
     for (int input = 0; input < Op::kInputs; ++input) e.value[input] = Widen(source[input][offset]);
-    return e;
+    return {};
   }
 
   __device__ __forceinline__ static E Absent() {
@@ -248,7 +253,7 @@ struct DirectStore {
 
   template <typename W, bool kLastUse = false>
   __device__ __forceinline__ void operator()(const W& window, typename W::Index pack,
-                                             const T (&y)[W::kVector],
+                                             const T (&y)[W::kVector], AllKept = {},
                                              std::bool_constant<kLastUse> = {}) const {
     const auto packed = Packed(y);
     Io* to = target + window.Offset(pack);
@@ -265,7 +270,7 @@ struct DirectStore {
     Packed(y).StoreGlobal(target + offset);
   }
   // A single element anywhere, or the result of a row.
-  __device__ __forceinline__ void At(int64_t offset, T y) const {
+  __device__ __forceinline__ void At(int64_t offset, T y, AllKept = {}) const {
     target[offset] = NarrowTo<Io>(y);
   }
 };

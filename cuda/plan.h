@@ -214,7 +214,13 @@ inline constexpr int kClusterStaggerRows = 4;
 
 // Of a multiprocessor's threads, with room for the vectors that each has under way, half.
 inline constexpr int kStreamResidentThreads = 1024;
-constexpr int StreamThreads(int inputs) { return inputs == 1 ? 512 : 1024; }
+constexpr int StreamThreads(int inputs, bool per_row, bool terms) {
+  return per_row || terms ? 256 : inputs == 1 ? 512 : 1024;
+}
+// Blocks of a multiprocessor: terms take registers.
+constexpr int StreamBlocks(int threads, bool terms) {
+  return terms ? 3 : kStreamResidentThreads / threads;
+}
 inline constexpr int kStreamBlocks = 8;  // the most of a cluster
 
 inline constexpr int kQueueBytes = 8;  // the counter of a RowQueue
@@ -311,7 +317,8 @@ constexpr Plan RegistersPlan(const Problem& p, Plan plan) {
   const int64_t packs = PacksPerRow(p);
   const bool short_row = packs * plan.vector <= 16 * RegistersThreads(16);
   // An op that needs the elements again after the second sweep has no registers for more.
-  const int elements = short_row || !FinishesFromTerms(p.op) ? 16 : 32;
+  const bool keeps = !FinishesFromTerms(p.op) && !IsPerRow(p.op);
+  const int elements = short_row || keeps ? 16 : 32;
   const int threads = elements == 32 && plan.vector == 4 ? 128 : RegistersThreads(elements);
   plan.count_per_lane = elements / plan.vector;
   if (packs > threads * plan.count_per_lane) {
@@ -343,7 +350,8 @@ constexpr Plan TilePlan(const Problem& p, const Device& device, Plan plan) {
     plan.count_per_lane = held == 9 || held == 10 ? 10 : static_cast<int>(CeilDiv(held, 4)) * 4;
   }
   // As many panels as make whole vectors, and about kTileBytes.
-  const int64_t panel = columns * p.rows.inner;
+  const int64_t inner = std::max<int64_t>(p.rows.inner, 1);
+  const int64_t panel = columns * inner;
   int64_t unit = 1;
   while (unit * panel % plan.vector != 0) unit *= 2;
   const int64_t unit_bytes = unit * panel * SizeOf(p.dtype) * p.inputs;
@@ -356,7 +364,7 @@ constexpr Plan TilePlan(const Problem& p, const Device& device, Plan plan) {
   }
   plan.shared_bytes = static_cast<int>(shared);
   plan.threads = kTileThreads;
-  plan.rows_per_block = panels * p.rows.inner;
+  plan.rows_per_block = panels * inner;
   return plan;
 }
 
@@ -422,7 +430,7 @@ constexpr Plan ClusterPlan(const Problem& p, const Device& device, Plan plan) {
 }
 
 constexpr Plan StreamPlan(const Problem& p, const Device& device, Plan plan) {
-  plan.threads = StreamThreads(p.inputs);
+  plan.threads = StreamThreads(p.inputs, IsPerRow(p.op), TakesTerms(p.op));
   // Threads take some vectors each before a row gets more blocks.
   const int64_t wanted = PowerOfTwoFrom(CeilDiv(PacksPerRow(p), plan.threads * 16));
   plan.cluster_blocks =
@@ -431,7 +439,7 @@ constexpr Plan StreamPlan(const Problem& p, const Device& device, Plan plan) {
   plan.rows_per_block = 1;
   plan.shared_bytes = 2 * kScratchBytes;
   const int64_t resident = int64_t{device.multiprocessors} *
-                           (kStreamResidentThreads / plan.threads) / plan.cluster_blocks;
+                           StreamBlocks(plan.threads, TakesTerms(p.op)) / plan.cluster_blocks;
   plan.blocks = std::max<int64_t>(std::min(resident, p.rows.Count()), 1) * plan.cluster_blocks;
   plan.queues = HasQueue(p) && p.rows.Count() > resident;
   return plan;
@@ -462,8 +470,8 @@ constexpr Plan SplitPlan(const Problem& p, const Device& device, Plan plan) {
 
 // Whether few rows are better split, where the caller lets their number decide.
 constexpr bool PrefersSplit(const Problem& p) {
-  return !p.batch_invariant && p.rows.inner == 1 && p.rows.Count() <= kSplitRows &&
-         RowBytes(p) >= kSplitRowBytes * p.inputs;
+  return !p.batch_invariant && !TakesTerms(p.op) && p.rows.inner == 1 &&
+         p.rows.Count() <= kSplitRows && RowBytes(p) >= kSplitRowBytes * p.inputs;
 }
 
 // What a call may need beside operands and result, for each row: XLA allocates it before a device
@@ -520,8 +528,17 @@ constexpr Plan StridedPlan(const Problem& p, Plan plan) {
   return plan;
 }
 
+// The strategies whose kernels apply terms to the logits.
+constexpr bool CanTakeTerms(Strategy strategy) {
+  using enum Strategy;
+  return strategy == kWarp || strategy == kRegisters || strategy == kStream || strategy == kStrided;
+}
+
 constexpr Plan Forced(const Problem& p, const Device& device, Strategy strategy, Plan plan) {
   plan.strategy = strategy;
+  if (TakesTerms(p.op) && !CanTakeTerms(strategy)) {
+    return Refuse(plan, "its kernels take no masks or other terms");
+  }
   switch (strategy) {
     case Strategy::kTile:
       return TilePlan(p, device, plan);
@@ -552,16 +569,23 @@ constexpr Plan Forced(const Problem& p, const Device& device, Strategy strategy,
 // The strategies in order of preference.
 constexpr std::array<Strategy, 5> Preferred(const Problem& p, const Device& device) {
   using enum Strategy;
+  if (TakesTerms(p.op) && p.rows.inner > 1) return {kStrided};
   if (p.rows.inner > 1) {
     const bool wide = p.rows.inner * SizeOf(p.dtype) >= kPanelFewestLanes * kVectorBytes;
     if (wide && p.rows.inner % VectorOf(p) == 0) return {kPanel, kTile, kStrided};
     return {kTile, kPanel, kStrided};
   }
+  if (TakesTerms(p.op) && p.rows.columns <= kRegistersColumns) return {kWarp, kStream};
+  if (TakesTerms(p.op)) return {kRegisters, kWarp, kStream};
   if (PrefersSplit(p) && CanSplit(p)) return {kSplit, kStream};
   const bool fits = RowBytes(p) <= int64_t{kBlockRowBytes} * p.inputs || device.cluster_blocks < 2;
   // Beyond this share, a multiprocessor has room for one block of a cluster: two reads are faster.
   const bool fits_cluster = ClusterShare(p, device.cluster_blocks) <= kClusterMostShareBytes;
-  const Strategy shared = fits ? kBlock : fits_cluster ? kCluster : kStream;
+  // A value for each row wants a row read once, which needs no room for it.
+  const Strategy shared = IsPerRow(p.op) ? kStream
+                          : fits         ? kBlock
+                          : fits_cluster ? kCluster
+                                         : kStream;
   if (IsMasked(p) && p.rows.columns <= kTileColumns) {
     return {kTile, kWarp, kRegisters, shared, kStream};
   }

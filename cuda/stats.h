@@ -249,6 +249,32 @@ inline constexpr bool kFinishesFromTerm =
 template <typename Op>
 inline constexpr bool kPerRow = requires { requires Op::kPerRow; };
 
+// Closes a row. A `row` of terms may have a sink: one more logit, without a result.
+template <typename Op, typename Row>
+JS_HD typename Op::Row CloseRow(const Op& op, const Row& row, typename Op::First first,
+                                typename Op::Second second) {
+  if constexpr (requires { row.sink; }) {
+    if (row.has_sink) {
+      const Element<typename Op::T, 1> sink[1] = {{row.sink}};
+      if constexpr (kFinishesFromTerm<Op>) {
+        // Terms that were taken stay as they are.
+        AddSecond(op, second, sink, op.Pivot(first));
+      } else {
+        Partial<Op> total = {first, second}, other;
+        AddFirst(op, other.first, sink);
+        AddSecond(op, other.second, sink, op.Pivot(other.first));
+        Merge(op, total, other);
+        return op.Close(total.first, total.second);
+      }
+    }
+  }
+  return op.Close(first, second);
+}
+
+// Whether the op's input has terms that are applied as it is loaded.
+template <typename Op>
+inline constexpr bool kTakesTerms = requires { requires Op::kTakesTerms; };
+
 // Takes in the elements of a few vectors at once, rescaling when `first` moves: the online form,
 // for strategies that cannot keep the row on chip.
 template <typename Op, int kPacks, int kCount>

@@ -103,9 +103,13 @@ def masked(
     scale: ArrayLike,
     softcap: float | None,
     sink: ArrayLike | None,
-) -> tuple[jax.Array, int, jax.Array | None, dict[str, jax.Array]]:
-    """What `masked_softmax` takes: real `x`, one axis, the mask, and the terms that there are."""
+) -> tuple[jax.Array, int, dict[str, jax.Array]]:
+    """What `masked_softmax` takes: real `x`, one axis, and the terms that there are.
+
+    These have the rank of `x`.
+    """
     x = _real("x", floating(x))
+    x = x.astype(jnp.float32) if x.dtype.itemsize == 1 else x  # a dtype that has infinities
     axis = canonical_axes(_index(axis, axis), x.ndim)[0]
     if mask is not None:
         mask = boolean("mask", mask)
@@ -117,18 +121,26 @@ def masked(
     if softcap is not None and not softcap > 0:
         raise ValueError(f"softcap wants a positive number or None, got {softcap}")
     terms: dict[str, jax.Array] = {}
+    def rank_of_x(operand: jax.Array) -> jax.Array:
+        return jnp.expand_dims(operand, range(x.ndim - operand.ndim))
+
+    if mask is not None:
+        terms["mask"] = rank_of_x(mask)
     if bias is not None:
-        terms["bias"] = _real("bias", jnp.asarray(bias))
-        _broadcasts("bias", terms["bias"].shape, "x", x.shape)
-    if not isinstance(scale, int | float) or scale != 1:
-        terms["scale"] = _real("scale", jnp.asarray(scale))
-        _broadcasts("scale", terms["scale"].shape, "a scalar", ())
+        bias = _real("bias", jnp.asarray(bias))
+        _broadcasts("bias", bias.shape, "x", x.shape)
+        terms["bias"] = rank_of_x(bias)
+    if not isinstance(scale, int | float):
+        scale = _real("scale", jnp.asarray(scale))
+        _broadcasts("scale", scale.shape, "a scalar", ())
+        terms["scale"] = rank_of_x(scale)
     if sink is not None:
-        terms["sink"] = _real("sink", jnp.asarray(sink))
+        sink = _real("sink", jnp.asarray(sink))
         rows = x.shape[:axis] + x.shape[axis + 1 :]
-        _broadcasts("sink", terms["sink"].shape, "x without its axis", rows)
-        terms["sink"] = jnp.broadcast_to(terms["sink"], rows)
-    return x, axis, mask, terms
+        _broadcasts("sink", sink.shape, "x without its axis", rows)
+        sink = jnp.expand_dims(sink, range(len(rows) - sink.ndim))
+        terms["sink"] = jnp.expand_dims(sink, axis)
+    return x, axis, terms
 
 
 def _real(name: str, x: jax.Array) -> jax.Array:

@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float
 
 from . import _canonicalize, _reference
 from ._canonicalize import Axis
-from ._reductions import logsumexp_p
+from ._reductions import bind_logsumexp
 
 
 def logsumexp(
@@ -69,11 +69,3 @@ def _logsumexp(
     rows, row_axis, _ = _canonicalize.single_axis(x, axis)
     y = bind_logsumexp(rows, row_axis, _reference.compute_dtype(x.dtype, dtype)).astype(dtype)
     return jnp.expand_dims(y, _canonicalize.canonical_axes(axis, x.ndim)) if keepdims else y
-
-
-def bind_logsumexp(x: jax.Array, axis: int, dtype: Any) -> jax.Array:
-    """The primitive, as `implementation=None` has it."""
-    params = _canonicalize.request(
-        logsumexp_p.name, x, axis=axis, dtype=dtype, implementation=None, batch_invariant=None
-    )
-    return logsumexp_p.bind(x, **params)

@@ -11,10 +11,9 @@ from jaxtyping import Array, Bool, Float, Int, Real
 
 from . import _canonicalize
 from ._canonicalize import Axis
-from ._logsumexp import bind_logsumexp
 from ._primitives import RESIDUAL
-from ._reductions import align
-from ._reference import compute_dtype
+from ._reductions import align, bind_logsumexp, cross_entropy_gradient_p
+from ._reference import NO_GRADIENT, compute_dtype
 
 Pair = tuple[Float[Array, "*rows"], Float[Array, "*rows"]]
 
@@ -261,6 +260,8 @@ def _backward(
     static: _Static, residuals: tuple[Any, ...], cotangents: tuple[jax.Array, jax.Array]
 ) -> tuple[jax.Array, jax.Array | None, None]:
     logits, targets, where, lse, total = residuals
+    if where is None and total is None:
+        return _backward_of_labels(static, logits, targets, lse, *cotangents), None, None
     axis, smoothing, z_loss, *_ = static
     wide = lse.dtype
     g, g_lse = cotangents
@@ -297,6 +298,30 @@ def _backward(
 
 
 _cross_entropy.defvjp(_forward, _backward)
+
+
+def _backward_of_labels(
+    static: _Static,
+    logits: jax.Array,
+    labels: jax.Array,
+    lse: jax.Array,
+    g: jax.Array,
+    g_lse: jax.Array,
+) -> jax.Array:
+    """Without a mask all but the softmax depends on the row alone: one primitive."""
+    axis, smoothing, z_loss, *_ = static
+    n = logits.shape[axis]
+    factor = g * (1 + 2 * z_loss * lse) if z_loss else g
+    if static.lse_is_used:
+        factor = factor + g_lse
+    at = jnp.where(labels < 0, labels + n, labels)
+    at = jnp.where((at < 0) | (at >= n), -1, at).astype(jnp.int32)
+    ignored = _ignored(static, labels)
+    if ignored is not None:
+        at = jnp.where(ignored, NO_GRADIENT, at)
+    per_row = (lse, factor, (-smoothing / max(n, 1)) * g, (smoothing - 1) * g, at)
+    operands = align(logits, *per_row, axis=axis)
+    return cross_entropy_gradient_p.bind(*operands, axis=axis, dtype=logits.dtype)
 
 
 def _are_labels(targets: jax.Array) -> bool:

@@ -13,6 +13,9 @@ from . import _choice, _native
 
 Reference = Callable[..., jax.Array]
 
+# What handlers want to be told beside the request, and what it is unless a primitive says so.
+ATTRIBUTES = {"softmax_tangent": {"scale": 1.0, "zeros_are_masked": False}}
+
 
 def register(primitive: Primitive, reference: Reference, *, per_row: bool = False) -> None:
     """Gives `primitive` its default lowering, and that of each loaded backend with a handler.
@@ -21,7 +24,7 @@ def register(primitive: Primitive, reference: Reference, *, per_row: bool = Fals
     """
     default = partial(_lower_reference, reference=reference)
     mlir.register_lowering(primitive, default)
-    call_p = _call_primitive(primitive.name, per_row)
+    call_p = call_primitive(primitive.name, per_row)
     for backend in _native.BACKENDS:
         if _native.has_handler(backend, primitive.name):
             rule = partial(
@@ -35,6 +38,33 @@ def register(primitive: Primitive, reference: Reference, *, per_row: bool = Fals
             mlir.register_lowering(primitive, rule, platform=backend)
 
 
+def register_map(primitive: Primitive, reference: Reference) -> None:
+    """The same for an op that reduces nothing: x[..., n] and some of its rows to a result like x.
+
+    On CUDA alone, and along the last axis.
+    """
+    default = mlir.lower_fun(reference, multiple_results=False)
+    mlir.register_lowering(primitive, default)
+    if _native.has_handler("cuda", primitive.name):
+        rule = partial(_lower_map, name=primitive.name, default=default)
+        mlir.register_lowering(primitive, rule, platform="cuda")
+
+
+def _lower_map(
+    ctx: Any, *operands: Any, name: str, default: Any, axis: int, dtype: Any
+) -> Any:
+    x = ctx.avals_in[0]
+    params = {"axis": axis, "dtype": dtype}
+    if (
+        one_device(ctx)
+        and axis == x.ndim - 1
+        and dtype == x.dtype
+        and fastest(name, [x], "cuda", None, strategy="auto", **params) == "cuda"
+    ):
+        return jax.ffi.ffi_lowering(_native.target(name))(ctx, *operands)
+    return default(ctx, *operands, **params)
+
+
 def _lower_reference(
     ctx: Any,
     *operands: Any,
@@ -44,14 +74,14 @@ def _lower_reference(
     backend: str | None,
     **request: Any,
 ) -> Any:
-    del request
     if backend not in (None, "xla"):
         raise ValueError(
             f"implementation='{backend}' was asked for in a computation compiled for "
             f"{'/'.join(ctx.module_context.platforms)}; put the operands on a {backend} device, "
             "or leave implementation=None"
         )
-    function = partial(reference, axis=axis, dtype=dtype)
+    attributes = {k: v for k, v in request.items() if k not in ("strategy", "batch_invariant")}
+    function = partial(reference, axis=axis, dtype=dtype, **attributes)
     return mlir.lower_fun(function, multiple_results=False)(ctx, *operands)
 
 
@@ -69,20 +99,26 @@ def _lower(
 ) -> Any:
     if here == "cuda" and ctx.avals_in[0].shape[params["axis"]] == 0:
         backend = "xla"  # rows without columns may still have a value each
-    if per_row and backend is None and not _one_device(ctx):
+    if per_row and backend is None and not one_device(ctx):
         # On an automatic mesh nobody knows whether the axis is sharded. A call would gather it,
         # where XLA exchanges one value for each row.
         backend = "xla"
-    if (backend or _fastest(op, ctx.avals_in, here, batch_invariant, **params)) != here:
+    attributes = {name: params.pop(name, v) for name, v in ATTRIBUTES.get(op, {}).items()}
+    if here == "cpu" and attributes != ATTRIBUTES.get(op, {}):
+        backend = "xla"  # these kernels take none
+    if (backend or fastest(op, ctx.avals_in, here, batch_invariant, **params)) != here:
+        params |= attributes
         return _lower_reference(ctx, *operands, reference=reference, backend=backend, **params)
-    in_place = here == "cpu" and _one_device(ctx)
+    in_place = here == "cpu" and one_device(ctx)
     params["batch_invariant"] = batch_invariant is not False
     workspace = _workspace(op, ctx.avals_in, **params) if here == "cuda" else 0
+    if here == "cuda":
+        params |= attributes
     call = partial(_call, call_p, axis_last=not in_place, workspace=workspace, **params)
     return mlir.lower_fun(call, multiple_results=False)(ctx, *operands)
 
 
-def _fastest(
+def fastest(
     op: str,
     operands: list[Any],
     here: str,
@@ -115,8 +151,12 @@ def _widest(operands: Sequence[Any]) -> Any:
     return max((x.dtype for x in operands), key=lambda d: d.itemsize)
 
 
-def _one_device(ctx: Any) -> bool:
-    return getattr(ctx.module_context.axis_context, "num_devices", None) == 1
+def one_device(ctx: Any) -> bool:
+    """Whether operands are all on one device: in a program for one, or inside `shard_map`."""
+    context = ctx.module_context.axis_context
+    if hasattr(context, "mesh"):
+        return set(context.mesh.axis_names) == set(context.manual_axes)
+    return getattr(context, "num_devices", None) == 1
 
 
 def _call(
@@ -143,7 +183,17 @@ def _call(
     return y if y.ndim == last else jnp.moveaxis(y, last, axis)
 
 
-def _call_primitive(op: str, per_row: bool) -> Primitive:
+def call_with_terms(
+    call_p: Primitive, x: jax.Array, *terms: jax.Array, axis: int, **params: Any
+) -> jax.Array:
+    """The custom call of an op whose other operands are broadcast against the first."""
+    last = x.ndim - 1
+    moved = [jnp.moveaxis(operand, axis, last) for operand in (x, *terms)]
+    y = call_p.bind(*moved, axis=axis, logical_axis=last, workspace=0, **params)[0]
+    return jnp.moveaxis(y, last, axis)
+
+
+def call_primitive(op: str, per_row: bool) -> Primitive:
     """The custom call as a primitive of its own, which exists only inside a lowering.
 
     `logical_axis` is the softmax axis of its operands, `axis` where that axis lies in memory. With
@@ -204,11 +254,13 @@ def _lower_call(
     shapes = [aval.shape for aval in (*ctx.avals_in, *ctx.avals_out)]
     # A result with the operands' dimensions lies as they do, any other one row-major.
     first, *others = (tuple(reversed(range(aval.ndim))) for aval in ctx.avals_out)
+    # Terms that are broadcast have none of the rows' dimensions to be partitioned by.
+    alike = logical_axis == ndim - 1 and "terms" not in attributes
     rule = jax.ffi.ffi_lowering(
         target,
         operand_layouts=[layout] * len(operands),
         result_layouts=[layout if len(first) == ndim else first, *others],
-        extra_attributes=_partitioning(shapes, len(operands)) if logical_axis == ndim - 1 else {},
+        extra_attributes=_partitioning(shapes, len(operands)) if alike else {},
     )
     return rule(ctx, *operands, axis=axis, logical_axis=logical_axis, **attributes)
 

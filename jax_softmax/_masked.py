@@ -1,16 +1,13 @@
-"""`masked_softmax`: what attention puts around softmax, in plain JAX around the primitives."""
+"""`masked_softmax`: softmax with what attention puts around it."""
 
 from functools import partial
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 from jax.typing import ArrayLike, DTypeLike
 from jaxtyping import Array, Bool, Float
 
-from . import _canonicalize, _reference
-from ._logsumexp import logsumexp
-from ._softmax import log_softmax, softmax
+from . import _canonicalize, _reference, _terms
 
 
 def masked_softmax(
@@ -62,18 +59,21 @@ def masked_softmax(
         positive, `causal` meets another axis than the last or fewer than two dimensions, or
         `implementation` cannot run here.
 
-    What surrounds the softmax is plain JAX, which XLA fuses; it is no part of the kernels yet.
+    On a GPU one kernel does it all; the mask and the bias are read as they are, never broadcast in
+    memory. On CPUs, and on a program's several devices outside `shard_map`, plain JAX surrounds the
+    softmax. Reverse mode saves the result, and the operands only where a derivative needs them: the
+    logits for a traced `scale`, `softcap` and `sink`, the mask for these and for `log`.
     """
-    x, axis, masks, terms = _canonicalize.masked(x, axis, mask, causal, bias, scale, softcap, sink)
+    x, axis, operands = _canonicalize.masked(x, axis, mask, causal, bias, scale, softcap, sink)
     return _masked_softmax(
         x,
-        masks,
-        terms,
-        causal=bool(causal),
-        axis=axis,
+        operands,
         log=bool(log),
+        axis=axis,
         dtype=_canonicalize.hashable_dtype(dtype),
-        softcap=None if softcap is None else float(softcap),
+        factor=float(scale) if "scale" not in operands else 1.0,
+        softcap=0.0 if softcap is None else float(softcap),
+        causal=bool(causal),
         implementation=implementation,
         batch_invariant=_canonicalize.three_state(batch_invariant),
     )
@@ -82,56 +82,18 @@ def masked_softmax(
 @partial(
     jax.jit,
     static_argnames=(
-        *("causal", "axis", "log", "dtype", "softcap"),
+        *("log", "axis", "dtype", "factor", "softcap", "causal"),
         *("implementation", "batch_invariant"),
     ),
     inline=True,
 )
 def _masked_softmax(
-    x: jax.Array,
-    mask: jax.Array | None,
-    terms: dict[str, jax.Array],
-    *,
-    causal: bool,
-    axis: int,
-    log: bool,
-    dtype: Any,
-    softcap: float | None,
-    **request: Any,
+    x: jax.Array, operands: dict[str, jax.Array], *, axis: int, dtype: Any, **options: Any
 ) -> jax.Array:
     dtype = _canonicalize.result_dtype(x, dtype)
-    z = x.astype(_reference.compute_dtype(x.dtype, dtype))
-    if causal:
-        seen = _causal(*x.shape[-2:])
-        mask = seen if mask is None else mask & seen
-    if mask is not None:
-        z = jnp.where(mask, z, 0)  # else NaN would reach the gradient of the scale
-    if "scale" in terms:
-        z = z * terms["scale"].astype(z.dtype)
-    if softcap is not None:
-        z = softcap * jnp.tanh(z / softcap)
-    if "bias" in terms:
-        z = z + terms["bias"].astype(z.dtype)
-    if mask is not None:
-        # A row that is masked as a whole is any finite one, which the last select hides: NaN would
-        # reach gradients of second order.
-        mask = jnp.expand_dims(mask, range(x.ndim - mask.ndim))
-        z = jnp.where(mask, z, jnp.where(mask.any(axis, keepdims=True), -jnp.inf, 0))
-    y = (log_softmax if log else softmax)(z, axis, dtype=dtype, **request)
-    if "sink" in terms:
-        y = _with_sink(y, z, terms["sink"], axis, log).astype(dtype)
-    return y if mask is None else jnp.where(mask, y, -jnp.inf if log else 0)
-
-
-def _with_sink(y: jax.Array, z: jax.Array, sink: jax.Array, axis: int, log: bool) -> jax.Array:
-    """What is left of a softmax, or of its logarithm, once its sum holds exp(sink) too."""
-    room = logsumexp(z, axis, keepdims=True) - jnp.expand_dims(sink, axis).astype(z.dtype)
-    y = y.astype(z.dtype)
-    return y + jax.nn.log_sigmoid(room) if log else y * jax.nn.sigmoid(room)
-
-
-def _causal(rows: int, columns: int) -> jax.Array:
-    """[rows, columns], of which the last row and the last column meet on the diagonal."""
-    row = jax.lax.broadcasted_iota(jnp.int32, (rows, columns), 0)
-    column = jax.lax.broadcasted_iota(jnp.int32, (rows, columns), 1)
-    return column <= row + (columns - rows)
+    wide = _reference.compute_dtype(x.dtype, dtype)
+    for name, operand in operands.items():
+        # A kernel takes a bias in the logits' dtype too.
+        if name != "mask" and not (name == "bias" and operand.dtype == x.dtype):
+            operands[name] = operand.astype(wide)
+    return _terms.bind(x, operands, axis=axis, dtype=dtype, **options)

@@ -114,7 +114,10 @@ def _def_linear(
             return out, in_t
         dtype = params["dtype"]
         wide = _reference.compute_dtype(dtype, y.dtype, t.dtype)
+        if params.get("zeros_are_masked"):
+            t = jnp.where(y == 0, 0, t)
         in_y = d_residual(y.astype(wide), t.astype(wide), dy.astype(wide), params["axis"])
+        in_y = in_y * params.get("scale", 1)
         return out, ad.add_tangents(in_y.astype(dtype), in_t)
 
     def transposed(g: Any, y: jax.Array, t: Any, **params: Any) -> tuple[None, Any]:

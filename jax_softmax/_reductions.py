@@ -20,13 +20,15 @@ from . import _lowering, _reference
 from ._primitives import RESIDUAL, batch_to, vary_alike
 
 
-def _primitive(name: str, reference: Callable[..., jax.Array], *, reduces: bool) -> Primitive:
+def _primitive(
+    name: str, reference: Callable[..., jax.Array], *, reduces: bool, register: Callable[..., None]
+) -> Primitive:
     """A primitive of x and of operands like x or like its rows, to a result like either."""
     primitive = Primitive(name)
     primitive.def_impl(partial(xla.apply_primitive, primitive))
     primitive.def_abstract_eval(partial(_abstract_eval, reduces=reduces))
     batching.primitive_batchers[primitive] = partial(_batch, primitive, reduces)
-    _lowering.register(primitive, reference, per_row=reduces)
+    register(primitive, reference)
     return primitive
 
 
@@ -121,6 +123,18 @@ def _cotangent_jvp(primals: Sequence[jax.Array], tangents: Sequence[Any], **para
     return out.astype(params["dtype"]), (in_g + out * d).astype(params["dtype"])
 
 
+def _gradient_jvp(primals: Sequence[jax.Array], tangents: Sequence[Any], **params: Any) -> Any:
+    """In plain JAX: for derivatives of a loss beyond the first."""
+    *values, labels = primals
+    moved = [ad.instantiate_zeros(t) for t in tangents[:-1]]
+
+    def reference(*values: jax.Array) -> jax.Array:
+        return _reference.cross_entropy_gradient(*values, labels, **params)
+
+    out = cross_entropy_gradient_p.bind(*primals, **params)
+    return out, jax.jvp(reference, values, moved)[1]
+
+
 def _d_exponent(dx: jax.Array, dlse: jax.Array, axis: int, wide: Any) -> jax.Array:
     return dx.astype(wide) - jnp.expand_dims(dlse.astype(wide), axis)
 
@@ -136,13 +150,34 @@ def _transpose_to(primitive: Primitive) -> Callable[..., Any]:
     return rule
 
 
-logsumexp_p = _primitive("logsumexp", _reference.logsumexp, reduces=True)
-logsumexp_tangent_p = _primitive("logsumexp_tangent", _reference.logsumexp_tangent, reduces=True)
+_register_reducing = partial(_lowering.register, per_row=True)
+logsumexp_p = _primitive(
+    "logsumexp", _reference.logsumexp, reduces=True, register=_register_reducing
+)
+logsumexp_tangent_p = _primitive(
+    "logsumexp_tangent", _reference.logsumexp_tangent, reduces=True, register=_register_reducing
+)
 logsumexp_cotangent_p = _primitive(
-    "logsumexp_cotangent", _reference.logsumexp_cotangent, reduces=False
+    "logsumexp_cotangent",
+    _reference.logsumexp_cotangent,
+    reduces=False,
+    register=_lowering.register,
+)
+cross_entropy_gradient_p = _primitive(
+    "cross_entropy_gradient",
+    _reference.cross_entropy_gradient,
+    reduces=False,
+    register=_lowering.register_map,
 )
 ad.primitive_jvps[logsumexp_p] = _jvp
 ad.primitive_jvps[logsumexp_tangent_p] = _tangent_jvp
 ad.primitive_jvps[logsumexp_cotangent_p] = _cotangent_jvp
+ad.primitive_jvps[cross_entropy_gradient_p] = _gradient_jvp
 ad.primitive_transposes[logsumexp_tangent_p] = _transpose_to(logsumexp_cotangent_p)
 ad.primitive_transposes[logsumexp_cotangent_p] = _transpose_to(logsumexp_tangent_p)
+
+
+def bind_logsumexp(x: jax.Array, axis: int, dtype: Any) -> jax.Array:
+    """The primitive, as `implementation=None` has it."""
+    params = {"axis": axis, "dtype": dtype, "batch_invariant": None}
+    return logsumexp_p.bind(x, **params, backend=None, strategy="auto")

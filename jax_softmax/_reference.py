@@ -21,9 +21,9 @@ def compute_dtype(*dtypes: Any) -> Any:
 
 def _in_compute_dtype(f: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
     @functools.wraps(f)
-    def wrapped(*operands: jax.Array, axis: int, dtype: Any) -> jax.Array:
+    def wrapped(*operands: jax.Array, axis: int, dtype: Any, **parameters: Any) -> jax.Array:
         wide = compute_dtype(dtype, *(x.dtype for x in operands))
-        return f(*(x.astype(wide) for x in operands), axis=axis).astype(dtype)
+        return f(*(x.astype(wide) for x in operands), axis=axis, **parameters).astype(dtype)
 
     return wrapped
 
@@ -71,8 +71,19 @@ def logsumexp(x: jax.Array, *, axis: int) -> jax.Array:
 
 
 @_in_compute_dtype
-def softmax_tangent(y: jax.Array, t: jax.Array, *, axis: int) -> jax.Array:
-    return y * (t - jnp.sum(y * t, axis, keepdims=True))
+def softmax_tangent(
+    y: jax.Array,
+    t: jax.Array,
+    *,
+    axis: int,
+    scale: float = 1.0,
+    zeros_are_masked: bool = False,
+) -> jax.Array:
+    """With `zeros_are_masked`, what `t` holds where `y` is 0 is not looked at."""
+    if zeros_are_masked:
+        t = jnp.where(y == 0, 0, t)
+    d = y * (t - jnp.sum(y * t, axis, keepdims=True))
+    return d if scale == 1 else scale * d
 
 
 @_in_compute_dtype
@@ -88,6 +99,40 @@ def log_softmax_cotangent(y: jax.Array, g: jax.Array, *, axis: int) -> jax.Array
 @_in_compute_dtype
 def logsumexp_tangent(x: jax.Array, lse: jax.Array, t: jax.Array, *, axis: int) -> jax.Array:
     return jnp.sum(jnp.exp(x - jnp.expand_dims(lse, axis)) * t, axis)
+
+
+def cross_entropy_gradient(
+    x: jax.Array,
+    lse: jax.Array,
+    factor: jax.Array,
+    everywhere: jax.Array,
+    at_label: jax.Array,
+    labels: jax.Array,
+    *,
+    axis: int,
+    dtype: Any,
+) -> jax.Array:
+    """`exp(x - lse) * factor + everywhere`, and `at_label` more in the label's column.
+
+    All but `x` have a value for each row. A label of `NO_GRADIENT` makes the whole row 0, another
+    one out of range counts nowhere.
+    """
+    wide = lse.dtype
+    labels, lse, factor, everywhere, at_label = (
+        jnp.expand_dims(v, axis) for v in (labels, lse, factor, everywhere, at_label)
+    )
+    d = jnp.exp(x.astype(wide) - lse) * factor + everywhere
+    d = d + jnp.where(columns(x, axis) == labels, at_label, 0)
+    return jnp.where(labels == NO_GRADIENT, 0, d).astype(dtype)
+
+
+NO_GRADIENT = -(2**31)
+
+
+def columns(x: jax.Array, axis: int) -> jax.Array:
+    """The index along `axis`, to be broadcast against `x`."""
+    n = x.shape[axis]
+    return jnp.arange(n, dtype=jnp.int32).reshape(*[1] * axis, n, *[1] * (x.ndim - axis - 1))
 
 
 @_in_compute_dtype

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike, DTypeLike
 from jaxtyping import Array, Bool, Float
 
-from . import _canonicalize
+from . import _canonicalize, _terms
 from ._canonicalize import Axis
 from ._primitives import Primitive, log_softmax_p, softmax_p
 
@@ -123,6 +123,11 @@ def _apply_jit(
     dtype = _canonicalize.result_dtype(x, dtype)
     if where is not None:
         x, where = _canonicalize.broadcast_mask(x, where)
+        axes = _canonicalize.canonical_axes(axis, x.ndim)
+        if len(axes) == 1 and not jnp.iscomplexobj(x):
+            operands = {"mask": jnp.expand_dims(where, range(x.ndim - where.ndim))}
+            log = primitive is log_softmax_p
+            return _terms.bind(x, operands, log=log, axis=axes[0], dtype=dtype, **request)
         x = jnp.where(where, x, -jnp.inf)
     rows, row_axis, restore = _canonicalize.single_axis(x, axis)
     params = _canonicalize.request(primitive.name, rows, axis=row_axis, dtype=dtype, **request)

@@ -47,6 +47,19 @@ CHOSEN = (
     *itertools.product(NAMES[:1], ("bfloat16",), (16, 512, 1024)),
 )
 ROWS = 2**14
+# What surrounds a softmax in attention, and a loss: a call each way, and nothing of the logits' size.
+SCORES = (2, 16, 256, 256)
+FUSED = (
+    "where",
+    "where log",
+    "mask per key",
+    "causal",
+    "bias",
+    "scale and softcap",
+    "sink",
+    "any axis",
+    "cross entropy",
+)
 # What costs nothing at run time. A fusion, copy, transpose or collective is none of it.
 FREE = {"parameter", "bitcast", "tuple", "get-tuple-element", "constant"}
 
@@ -99,11 +112,53 @@ def chosen(mesh, name, dtype, columns) -> dict:
     }
 
 
+def fused(mesh, name) -> dict:
+    """Forward and gradient of one of FUSED, compiled for one device."""
+
+    def struct(shape, dtype="bfloat16"):
+        return jax.ShapeDtypeStruct(shape, dtype, sharding=NamedSharding(mesh, P()))
+
+    x, square = struct(SCORES), struct(SCORES[-2:], "bool")
+    softmax = jax_softmax.masked_softmax
+    f, operands = {
+        "where": (lambda x, m: jax_softmax.softmax(x, where=m), (x, square)),
+        "where log": (lambda x, m: jax_softmax.log_softmax(x, where=m), (x, square)),
+        "mask per key": (softmax, (x, struct((2, 1, 1, 256), "bool"))),
+        "causal": (lambda x: softmax(x, causal=True), (x,)),
+        "bias": (lambda x, b: softmax(x, bias=b), (x, struct((1, 16, 256, 256)))),
+        "scale and softcap": (lambda x: softmax(x, scale=0.125, softcap=30.0), (x,)),
+        "sink": (lambda x, s: softmax(x, sink=s), (x, struct((16, 1)))),
+        "any axis": (lambda x, m: softmax(x, m, axis=1), (x, square)),
+        "cross entropy": (
+            lambda x, labels: jax_softmax.softmax_cross_entropy_with_integer_labels(
+                x, labels, label_smoothing=0.1, z_loss=1e-4, ignore_index=-1
+            ),
+            (struct((2048, 32000)), struct((2048,), "int32")),
+        ),
+    }[name]
+
+    def gradient(x, g, *rest):
+        return jax.vjp(lambda x: f(x, *rest), x)[1](g)[0]
+
+    forward, rest = compiled(f, *operands), operands[1:]
+    g = jax.eval_shape(f, *operands)
+    g = struct(g.shape, g.dtype)
+    lowered = jax.jit(gradient).lower(operands[0], g, *rest).compile()
+    return {
+        "forward": count_calls(forward),
+        "kernels": kernels(forward),
+        "gradient": count_calls(lowered.as_text()),
+        "temporaries": lowered.memory_analysis().temp_size_in_bytes,
+        "bytes": operands[0].size * 2,
+    }
+
+
 def main() -> None:
     native_module("cuda")
     meshes = {n: topology(n) for n in DEVICES}
     programs = {str((n, *case)): program(meshes[n], *case) for n, *case in CASES}
     programs |= {str(case): chosen(meshes[1], *case) for case in CHOSEN}
+    programs |= {name: fused(meshes[1], name) for name in FUSED}
     print(json.dumps(programs))
 
 

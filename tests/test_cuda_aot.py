@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 import pytest
-from _cuda_programs import CASES, CHOSEN, FEW_LONG_ROWS, FREE
+from _cuda_programs import CASES, CHOSEN, FEW_LONG_ROWS, FREE, FUSED
 
 from jax_softmax import _native
 
@@ -58,3 +58,13 @@ def test_short_rows_are_one_kernel_with_their_neighbours(case, programs):
     made = programs[str(case)]
     assert made["forward"] == 0 and made["kernels"] == made["of jax.nn"] == 1
     assert made["gradient"] == made["batch invariant"] == 1
+
+
+@pytest.mark.parametrize("name", FUSED)
+def test_terms_and_losses_are_in_the_kernels(name, programs):
+    made = programs[name]
+    assert made["forward"] == 1 and made["gradient"] == 2
+    assert made["kernels"] == 1 or name in ("sink", "cross entropy")
+    # The residual between the two calls, and what is of the rows' size. The logarithm's cotangent
+    # is masked on its way to the kernel.
+    assert made["temporaries"] < (2.1 if name == "where log" else 1.1) * made["bytes"]

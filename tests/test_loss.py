@@ -458,7 +458,7 @@ def test_scan_and_checkpoint():
         return jax.lax.scan(step, jnp.float32(0), (x, labels))[0]
 
     got, want = (jax.jit(jax.value_and_grad(lambda x, f=f: total(f, x)))(logits) for f in BOTH)
-    jax.tree.map(assert_close, got, want)
+    jax.tree.map(functools.partial(assert_close, rtol=5e-5), got, want)
 
 
 def test_checkpoint_keeps_the_logsumexp():
@@ -517,7 +517,7 @@ def test_export_with_a_symbolic_batch(backend):
     def f(x, labels):
         return cross_entropy(x, labels, where=x > -2, label_smoothing=0.1, z_loss=0.1)
 
-    call = export.DisabledSafetyCheck.custom_call("jax_softmax.logsumexp.v2")
+    call = export.DisabledSafetyCheck.custom_call("jax_softmax.logsumexp.v3")
     made = export.export(jax.jit(f), platforms=[backend], disabled_checks=[call])(*args)
     loaded = export.deserialize(made.serialize(vjp_order=1))
     logits, labels = batch(5, 9)

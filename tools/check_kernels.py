@@ -22,7 +22,11 @@ REPORT = re.compile(
 )
 NAME = re.compile(
     r"device\d+(?P<strategy>[A-Z][a-z]+)KernelINS0_\d+(?P<op>[A-Za-z]+?)INS0_\d+\w*?Math.*?"
-    r"DirectLoadIS\d?_(?P<dtype>\w+?)EENS0_\d+DirectStoreIS\d?_(?P<out>\w+?)EE"
+    r"(?:Direct|Terms)LoadIS\d?_(?P<dtype>\w+?)EENS0_\d+(?:Direct|Masked)StoreIS\d?_(?P<out>\w+?)EE"
+)
+# A kernel that is no op's for strategies.
+MAP_NAME = re.compile(
+    r"\d+(?P<op>[A-Z][A-Za-z]+)KernelINS0_\d+\w+?Math(?:I[fd]EE|E)(?P<dtype>\w+?)Li\d"
 )
 
 
@@ -43,15 +47,17 @@ def kernels_in(log: str) -> list[Kernel]:
     found = []
     for report in REPORT.finditer(log):
         name = NAME.search(report["name"])
-        if name is None:
+        own = MAP_NAME.search(report["name"]) if name is None else name
+        if own is None:
             raise SystemExit(f"cannot read the kernel name {report['name']}")
+        # A type that the name holds twice is a reference the second time.
+        out = own["dtype"] if name is None or re.fullmatch(r"S\d+_", name["out"]) else name["out"]
         found.append(
             Kernel(
-                name["strategy"],
-                name["op"],
-                DTYPES[name["dtype"]],
-                # A type that the name holds twice is a reference the second time.
-                DTYPES[name["dtype"] if re.fullmatch(r"S\d+_", name["out"]) else name["out"]],
+                "Map" if name is None else name["strategy"],
+                own["op"],
+                DTYPES[own["dtype"]],
+                DTYPES[out],
                 tuple(map(int, re.findall(r"Li(\d+)E", report["name"]))),
                 "Lb0E" in report["name"],
                 int(report["registers"]),
@@ -82,7 +88,8 @@ def register_table(kernels: list[Kernel]) -> str:
     }
 
     def cell(op: str, dtype: str, out: str) -> str:
-        return f"{{{registers[op, dtype, out, False]}, {registers[op, dtype, out, True]}}}"
+        """Zeros for an op that "block" has no kernels of."""
+        return f"{{{', '.join(str(registers.get((op, dtype, out, m), 0)) for m in (False, True))}}}"
 
     return "".join(
         f"    // {name}\n    {{{', '.join(cell(op, *pair) for pair in type_pairs())}}},\n"
@@ -99,7 +106,7 @@ def main() -> None:
     arguments = parser.parse_args()
 
     kernels = kernels_in(arguments.log.read_text())
-    if len({(k.op, k.dtype, k.out) for k in kernels}) != len(ops()) * len(type_pairs()):
+    if len({(k.op, k.dtype, k.out) for k in kernels if k.strategy != "Map"}) != len(ops()) * len(type_pairs()):
         raise SystemExit("the log does not report on every op and dtypes: build from scratch")
     # float64 is left out: its exponential is a function call that saves registers on the stack.
     spilling = [k for k in kernels if k.spilled and k.dtype != "F64"]

@@ -6,5 +6,6 @@
 #include "log_softmax_cotangent.h"
 #include "log_softmax_tangent.h"
 #include "logsumexp.h"
+#include "masked.h"
 #include "softmax.h"
 #include "softmax_tangent.h"

@@ -5,13 +5,18 @@
 #include <string_view>
 
 // clang-format off
-#define JS_FOR_EACH_OP(JS_OP) \
+#define JS_FOR_EACH_ROW_OP(JS_OP) \
   JS_OP(softmax, Softmax, 1) \
   JS_OP(softmax_tangent, SoftmaxTangent, 2) \
   JS_OP(log_softmax, LogSoftmax, 1) \
   JS_OP(log_softmax_tangent, LogSoftmaxTangent, 2) \
   JS_OP(log_softmax_cotangent, LogSoftmaxCotangent, 2) \
   JS_OP(logsumexp, LogSumExp, 1)
+// Those that apply terms to their input as it is loaded: on CUDA.
+#define JS_FOR_EACH_TERMS_OP(JS_OP) \
+  JS_OP(masked_softmax, MaskedSoftmax, 1) \
+  JS_OP(masked_log_softmax, MaskedLogSoftmax, 1)
+#define JS_FOR_EACH_OP(JS_OP) JS_FOR_EACH_ROW_OP(JS_OP) JS_FOR_EACH_TERMS_OP(JS_OP)
 // clang-format on
 
 namespace jax_softmax {
@@ -35,7 +40,12 @@ inline constexpr std::array kOps = {
 
 // kFinishesFromTerm and kPerRow of the op, for plans, which know no struct of an op; cpu/kernels.cc
 // compares.
-constexpr bool FinishesFromTerms(OpKind op) { return op == OpKind::kSoftmax; }
+constexpr bool FinishesFromTerms(OpKind op) {
+  return op == OpKind::kSoftmax || op == OpKind::kMaskedSoftmax;
+}
 constexpr bool IsPerRow(OpKind op) { return op == OpKind::kLogSumExp; }
+constexpr bool TakesTerms(OpKind op) {
+  return op == OpKind::kMaskedSoftmax || op == OpKind::kMaskedLogSoftmax;
+}
 
 }  // namespace jax_softmax

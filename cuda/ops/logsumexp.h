@@ -1,30 +1,38 @@
 // max + log(sum(exp(x - max))): one value for each row.
 #pragma once
 
-#include "log_softmax.h"
+#include <limits>
+
+#include "softmax.h"
 
 namespace jax_softmax::JS_ISA {
 
-// The statistics are log-softmax's, but that +inf is a maximum like any other: the sum counts those
-// that equal it, and only a NaN makes it NaN.
+// The statistics are softmax's, but that +inf is a value like any other: terms are shifted by the
+// largest finite number there, so that only a NaN makes the sum NaN. The exponentials' last digits
+// are lost in the logarithm, so that its arithmetic may leave them out.
 template <typename M>
-struct LogSumExp : LogSoftmax<M> {
-  using T = typename M::T;
-  using Base = LogSoftmax<M>;
+struct LogSumExp : Softmax<typename M::ForLogSums> {
+  using Math = typename M::ForLogSums;
+  using Base = Softmax<Math>;
+  using T = typename Math::T;
+  using First = typename Base::First;
+  using Second = typename Base::Second;
   static constexpr bool kPerRow = true;
 
-  JS_HD T RefinedTerm(Element<T, 1> e, T pivot) const {
-    return e[0] == pivot ? T{} : M::Exp(e[0] - pivot);
+  JS_HD T Pivot(First max) const {
+    constexpr auto kLargest = std::numeric_limits<typename Math::Scalar>::max();
+    const T pivot = Base::Pivot(max);
+    return pivot > kLargest ? T{} + kLargest : pivot;
   }
-  JS_HD typename Base::Second::Term SecondTerm(Element<T, 1> e, T pivot) const {
-    const T term = M::ExpOfDifference(e[0], pivot);
-    const auto is_max = e[0] == pivot;
-    return {is_max ? T{} : term, is_max ? T{} + 1 : T{}};
+  JS_HD void Rescale(Second& sum, First from, First to) const {
+    const T factor = Math::ShiftedRatio(Pivot(from), Pivot(to));
+    sum.Scale(from.value == First{}.value ? T{} + 1 : factor);
   }
 
   using Row = T;
-  JS_HD Row Close(typename Base::First max, typename Base::Second sum) const {
-    return Base::Pivot(max) + sum.Log();
+  JS_HD Row Close(First max, Second sum) const {
+    const T pivot = Pivot(max);
+    return pivot + Math::LogOfSum(Math::Unshifted(sum.Value(), pivot));
   }
 };
 

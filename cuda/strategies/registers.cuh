@@ -14,23 +14,28 @@ __global__ void __launch_bounds__(RegistersThreads(kVector* kPacks),
   const int threads = blockDim.x;
   const Window<kVector, kWhole> window(blockIdx.x, rows.columns);
 
+  const auto of_row = load.ForRow(blockIdx.x, rows);
   typename Load::template Raw<kVector> raw[kPacks][Op::kInputs];
 #pragma unroll
   for (int k = 0; k < kPacks; ++k) {
     const int pack = threadIdx.x + k * threads;
 #pragma unroll
     for (int input = 0; input < Op::kInputs; ++input) {
-      raw[k][input] = load.Fetch(input, window, pack, pack < window.packs);
+      raw[k][input] = load.Fetch(of_row, input, window, pack, pack < window.packs);
     }
   }
   Element<typename Op::T, Op::kInputs> e[kPacks][kVector];
+  typename Load::Kept kept[kPacks];
 #pragma unroll
-  for (int k = 0; k < kPacks; ++k) Load::Decode(raw[k], e[k]);
+  for (int k = 0; k < kPacks; ++k) {
+    kept[k] = load.Decode(of_row, window, threadIdx.x + k * threads, raw[k], e[k]);
+  }
 
   typename Op::T y[kPacks][kVector];
   int turn = 0;
   const auto result = RowInRegisters(
-      op, e, y, [&](const auto& statistic) { return BlockReduce(statistic, scratch[turn++ & 1]); },
+      op, of_row, e, y,
+      [&](const auto& statistic) { return BlockReduce(statistic, scratch[turn++ & 1]); },
       [](bool vote) { return vote; });
   if constexpr (kPerRow<Op>) {
     if (threadIdx.x == 0) store.At(blockIdx.x, result);
@@ -38,7 +43,7 @@ __global__ void __launch_bounds__(RegistersThreads(kVector* kPacks),
 #pragma unroll
     for (int k = 0; k < kPacks; ++k) {
       const int pack = threadIdx.x + k * threads;
-      if (pack < window.packs) store(window, pack, y[k]);
+      if (pack < window.packs) store(window, pack, y[k], kept[k]);
     }
   }
 }

@@ -26,7 +26,7 @@ __global__ void __launch_bounds__(kSplitThreads)
       for (int input = 0; input < Op::kInputs; ++input) {
         const bool needed = kWrites || SweepsNeed<Op>(input);
         raw[b][input] =
-            load.Fetch(input, slice.window, slice.begin + pack, needed && pack < slice.packs);
+            load.Fetch({}, input, slice.window, slice.begin + pack, needed && pack < slice.packs);
       }
     }
   };

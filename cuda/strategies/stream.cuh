@@ -8,17 +8,19 @@
 namespace jax_softmax::JS_ISA {
 
 template <typename Op>
+inline constexpr int kStreamThreads = StreamThreads(Op::kInputs, kPerRow<Op>, kTakesTerms<Op>);
+
+template <typename Op>
 inline constexpr bool kFitsStreamScratch =
-    StreamThreads(Op::kInputs) / kWarpLanes * sizeof(typename Op::First::Crossing) <=
-    kScratchBytes / 2;
+    kStreamThreads<Op> / kWarpLanes * sizeof(typename Op::First::Crossing) <= kScratchBytes / 2;
 
 template <typename Op, typename Load, typename Store, int kVector, bool kWhole>
-__global__ void __launch_bounds__(StreamThreads(Op::kInputs),
-                                  kStreamResidentThreads / StreamThreads(Op::kInputs))
+__global__ void __launch_bounds__(kStreamThreads<Op>,
+                                  StreamBlocks(kStreamThreads<Op>, kTakesTerms<Op>))
     StreamKernel(Op op, Load load, Store store, Rows rows, unsigned long long* counter) {
   using T = typename Op::T;
-  // Vectors of a row that a thread loads before it uses the first; logsumexp spills with four.
-  constexpr int kBatch = (kWhole && !kPerRow<Op> ? 4 : 2) / Op::kInputs;
+  // Vectors of a row that a thread loads before it uses the first.
+  constexpr int kBatch = (kWhole && !kTakesTerms<Op> ? 4 : 2) / Op::kInputs;
   static_assert(kFitsStreamScratch<Op>);
   extern __shared__ __align__(16) unsigned char shared[];
   __shared__ Partial<Op> of_block[2];
@@ -28,14 +30,15 @@ __global__ void __launch_bounds__(StreamThreads(Op::kInputs),
   const int64_t stride = int64_t{blockDim.x} * cluster.blocks;
 
   typename Load::template Raw<kVector> raw[kBatch][Op::kInputs];
+  typename Load::Row of_row;
   const auto fetch = [&](const auto& window, int64_t k, auto needs, auto last_use) {
 #pragma unroll
     for (int b = 0; b < kBatch; ++b) {
       const int64_t pack = k + b * stride;
 #pragma unroll
       for (int input = 0; input < Op::kInputs; ++input) {
-        raw[b][input] =
-            load.template Fetch<last_use>(input, window, pack, needs(input) && pack < window.packs);
+        raw[b][input] = load.template Fetch<last_use>(of_row, input, window, pack,
+                                                      needs(input) && pack < window.packs);
       }
     }
   };
@@ -45,6 +48,7 @@ __global__ void __launch_bounds__(StreamThreads(Op::kInputs),
   for (int turn = 0; queue.row < rows.outer; queue.row = queue.Next(turn), turn ^= 1) {
     queue.Ask();
     const Window<kVector, kWhole, int64_t> window(queue.row, rows.columns);
+    of_row = load.ForRow(queue.row, rows);
     const int64_t batches = (window.packs + kBatch * stride - 1) / (kBatch * stride);
 
     Partial<Op> part;
@@ -55,7 +59,9 @@ __global__ void __launch_bounds__(StreamThreads(Op::kInputs),
           std::false_type{});
       Element<T, Op::kInputs> e[kBatch][kVector];
 #pragma unroll
-      for (int b = 0; b < kBatch; ++b) Load::Decode(raw[b], e[b]);
+      for (int b = 0; b < kBatch; ++b) {
+        load.Decode(of_row, window, first + (i * kBatch + b) * stride, raw[b], e[b]);
+      }
       AddOnline(op, part, e);
     }
     queue.Tell(cluster, turn);
@@ -68,7 +74,7 @@ __global__ void __launch_bounds__(StreamThreads(Op::kInputs),
     }
     cluster.Merge(op, part, of_block[turn]);
 
-    const auto result = op.Close(part.first, part.second);
+    const auto result = CloseRow(op, of_row, part.first, part.second);
     if constexpr (kPerRow<Op>) {
       if (cluster.rank == 0 && threadIdx.x == 0) store.At(queue.row, result);
     } else {
@@ -80,11 +86,12 @@ __global__ void __launch_bounds__(StreamThreads(Op::kInputs),
 #pragma unroll
         for (int b = 0; b < kBatch; ++b) {
           Element<T, Op::kInputs> e[kVector];
-          Load::Decode(raw[b], e);
+          const auto kept = load.Decode(of_row, window, k + b * stride, raw[b], e);
           T y[kVector];
 #pragma unroll
           for (int j = 0; j < kVector; ++j) y[j] = op.Finish(e[j], result);
-          if (k + b * stride < window.packs) store(window, k + b * stride, y, std::true_type{});
+          if (k + b * stride < window.packs)
+            store(window, k + b * stride, y, kept, std::true_type{});
         }
       }
     }

@@ -30,6 +30,7 @@ __global__ void __launch_bounds__(kStridedThreads, 1)
     const int64_t columns = row < count ? rows.columns : 0;
     const int64_t base = row / rows.inner * rows.columns * rows.inner + row % rows.inner;
 
+    const auto of_row = load.ForRow(row, rows);
     Partial<Op> total;
     // A thread may add a whole long row: in parts, whose sums are then merged exactly.
     for (int64_t begin = slice; begin < columns; begin += slices * kStridedPart) {
@@ -40,7 +41,8 @@ __global__ void __launch_bounds__(kStridedThreads, 1)
 #pragma unroll
         for (int i = 0; i < kStridedFold; ++i) {
           const int64_t column = c + i * slices;
-          e[0][i] = column < end ? load.At(base + column * rows.inner) : Load::Absent();
+          e[0][i] = Load::Absent();
+          if (column < end) load.At(of_row, column, base + column * rows.inner, e[0][i]);
         }
         AddOnline(op, part, e);
       }
@@ -55,13 +57,15 @@ __global__ void __launch_bounds__(kStridedThreads, 1)
       __syncthreads();
     }
 
-    const auto result = op.Close(total.first, total.second);
+    const auto result = CloseRow(op, of_row, total.first, total.second);
     if constexpr (kPerRow<Op>) {
       if (slice == 0 && row < count) store.At(row, result);
     } else {
       for (int64_t c = slice; c < columns; c += slices) {
         const int64_t offset = base + c * rows.inner;
-        store.At(offset, op.Finish(load.At(offset), result));
+        Element<typename Op::T, Op::kInputs> e;
+        const auto kept = load.At(of_row, c, offset, e);
+        store.At(offset, op.Finish(e, result), kept);
       }
     }
   }

@@ -90,7 +90,8 @@ __global__ void __launch_bounds__(kTileThreads)
     }
     T y[1][kCount];
     const auto result = RowInRegisters(
-        op, e, y, [](const auto& statistic) { return SpreadReduce<kLanes, kSpread>(statistic); },
+        op, typename Load::Row{}, e, y,
+        [](const auto& statistic) { return SpreadReduce<kLanes, kSpread>(statistic); },
         [](bool vote) { return __any_sync(0xffffffffu, vote); });
     if constexpr (kPerRow<Op>) {
       if (lane == 0 && first_row + group < count) store.At(first_panel * inner + row, result);

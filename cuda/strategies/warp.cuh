@@ -10,7 +10,8 @@ template <typename Op, typename Load, typename Store, int kVector, bool kWhole, 
           int kRows>
 __global__ void __launch_bounds__(kWarpThreads,
                                   BlocksFor(kWarpThreads, kVector * kPacks * kRows *
-                                                              sizeof(typename Op::T) * Op::kInputs))
+                                                              sizeof(typename Op::T) *
+                                                              (Op::kInputs + kTakesTerms<Op>)))
     WarpKernel(Op op, Load load, Store store, Rows rows, int log2_lanes) {
   const int lanes = 1 << log2_lanes;
   const int groups = kWarpThreads >> log2_lanes;
@@ -24,16 +25,19 @@ __global__ void __launch_bounds__(kWarpThreads,
 
   // All loads before the first use: with the conversions in between, some would wait for others.
   typename Load::template Raw<kVector> raw[kRows][kPacks][Op::kInputs];
+  typename Load::Row of_row[kRows];
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
     const int64_t row = first_row + r * groups;
     const Window<kVector, kWhole> window(row, rows.columns);
+    of_row[r] = load.ForRow(row, rows);
     const int packs = packs_of(row, window);
 #pragma unroll
     for (int k = 0; k < kPacks; ++k) {
 #pragma unroll
       for (int input = 0; input < Op::kInputs; ++input) {
-        raw[r][k][input] = load.Fetch(input, window, lane + k * lanes, lane + k * lanes < packs);
+        raw[r][k][input] =
+            load.Fetch(of_row[r], input, window, lane + k * lanes, lane + k * lanes < packs);
       }
     }
   }
@@ -44,18 +48,22 @@ __global__ void __launch_bounds__(kWarpThreads,
     const Window<kVector, kWhole> window(row, rows.columns);
     const int packs = packs_of(row, window);
     Element<typename Op::T, Op::kInputs> e[kPacks][kVector];
+    typename Load::Kept kept[kPacks];
 #pragma unroll
-    for (int k = 0; k < kPacks; ++k) Load::Decode(raw[r][k], e[k]);
+    for (int k = 0; k < kPacks; ++k) {
+      kept[k] = load.Decode(of_row[r], window, lane + k * lanes, raw[r][k], e[k]);
+    }
     typename Op::T y[kPacks][kVector];
     const auto result = RowInRegisters(
-        op, e, y, [&](const auto& statistic) { return LaneGroupReduce(statistic, lanes); },
+        op, of_row[r], e, y,
+        [&](const auto& statistic) { return LaneGroupReduce(statistic, lanes); },
         [](bool vote) { return __any_sync(0xffffffffu, vote); });
     if constexpr (kPerRow<Op>) {
       if (lane == 0 && row < rows.outer) store.At(row, result);
     } else {
 #pragma unroll
       for (int k = 0; k < kPacks; ++k) {
-        if (lane + k * lanes < packs) store(window, lane + k * lanes, y[k]);
+        if (lane + k * lanes < packs) store(window, lane + k * lanes, y[k], kept[k]);
       }
     }
   }

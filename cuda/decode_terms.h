@@ -1,0 +1,58 @@
+// Turning a handler's operands into the terms that logits are loaded with.
+#pragma once
+
+#include <algorithm>
+
+#include "broadcast.h"
+#include "decode.h"
+
+namespace jax_softmax {
+
+// The operands behind the logits, of which `names` says the first letters: mask, bias, scale, sink.
+inline ffi::ErrorOr<Terms> DecodeTerms(OpKind op, ffi::RemainingArgs args, std::string_view names,
+                                       int64_t axis, int64_t logical_axis) {
+  Terms terms;
+  const auto x = args.get<ffi::AnyBuffer>(0);
+  if (x.has_error()) return ffi::Unexpected(x.error());
+  if (args.size() != names.size() + 1) {
+    return ffi::Unexpected(Invalid(op, "wants an operand for each of its terms"));
+  }
+  const auto wide =
+      x->element_type() == ffi::DataType::F64 ? ffi::DataType::F64 : ffi::DataType::F32;
+  const struct {
+    char name;
+    const void* Terms::* data;
+    Broadcast Terms::* at;
+  } kinds[] = {{'m', &Terms::mask, &Terms::mask_at},
+               {'b', &Terms::bias, &Terms::bias_at},
+               {'f', &Terms::scale, &Terms::scale_at},
+               {'s', &Terms::sink, &Terms::sink_at}};
+  for (size_t i = 0; i < names.size(); ++i) {
+    const auto operand = args.get<ffi::AnyBuffer>(i + 1);
+    if (operand.has_error()) return ffi::Unexpected(operand.error());
+    const auto dims = x->dimensions(), shape = operand->dimensions();
+    const auto fits = [](int64_t size, int64_t full) { return size == 1 || size == full; };
+    const auto* kind = std::find_if(std::begin(kinds), std::end(kinds),
+                                    [&](const auto& k) { return k.name == names[i]; });
+    if (kind == std::end(kinds) || shape.size() != dims.size() ||
+        !std::equal(shape.begin(), shape.end(), dims.begin(), fits)) {
+      return ffi::Unexpected(Invalid(op, "operand " + std::to_string(i + 1) + " is no term"));
+    }
+    const auto type = operand->element_type();
+    const bool is_bias = kind->name == 'b';
+    if (kind->name == 'm' ? type != ffi::DataType::PRED
+                          : type != wide && !(is_bias && type == x->element_type())) {
+      return ffi::Unexpected(
+          Invalid(op, "operand " + std::to_string(i + 1) + " is of a dtype no term has"));
+    }
+    const auto at =
+        BroadcastOf({dims.begin(), dims.size()}, {shape.begin(), shape.size()}, logical_axis, axis);
+    if (!at) return ffi::Unexpected(Invalid(op, "a term is broadcast in too many dimensions"));
+    terms.*kind->data = operand->untyped_data();
+    terms.*kind->at = *at;
+    if (is_bias) terms.wide_bias = type == wide;
+  }
+  return terms;
+}
+
+}  // namespace jax_softmax

@@ -1,0 +1,306 @@
+"""Softmax and its logarithm of logits that are scaled, capped, biased and masked: one primitive each.
+
+Operands are the logits and their terms, each of the logits' rank and broadcast against them. On a
+GPU one kernel reads them all; elsewhere, and on several devices, plain JAX surrounds softmax.
+"""
+
+import math
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir, xla
+
+from . import _lowering, _native, _reference
+from ._canonicalize import request as canonical_request
+from ._primitives import (
+    RESIDUAL,
+    batch_to,
+    log_softmax_p,
+    log_softmax_tangent_p,
+    softmax_p,
+    softmax_tangent_p,
+)
+from ._reductions import align, bind_logsumexp
+
+# The terms that are operands, in their order, by the letters that the handler knows them by.
+NAMES = {"mask": "m", "bias": "b", "scale": "f", "sink": "s"}
+STRATEGIES = ("auto", "warp", "registers", "stream", "strided")
+Arrays = dict[str, jax.Array]
+
+
+def bind(
+    x: jax.Array,
+    operands: Arrays,
+    *,
+    log: bool,
+    axis: int,
+    dtype: Any,
+    factor: float = 1.0,
+    softcap: float = 0.0,
+    causal: bool = False,
+    **request: Any,
+) -> jax.Array:
+    """`operands` are some of `NAMES`, of the rank of `x`; `softcap=0` is none."""
+    base = log_softmax_p if log else softmax_p
+    params = canonical_request(base.name, x, axis=axis, dtype=dtype, **request)
+    params |= {"factor": factor, "softcap": softcap, "causal": causal}
+    names = tuple(name for name in NAMES if name in operands)
+    primitive = masked_log_softmax_p if log else masked_softmax_p
+    aligned = align(x, *(operands[name] for name in names), axis=axis)
+    return primitive.bind(*aligned, names=names, **params)
+
+
+def _abstract_eval(x: Any, *operands: Any, axis: int, dtype: Any, **params: Any) -> Any:
+    assert 0 <= axis < x.ndim and len(operands) == len(params["names"])
+    for operand in operands:
+        assert operand.ndim == x.ndim
+        assert all(d in (1, full) for d, full in zip(operand.shape, x.shape, strict=True))
+    return x.update(dtype=dtype, weak_type=False)
+
+
+def _batch(
+    primitive: Primitive,
+    operands: Sequence[jax.Array],
+    dims: Sequence[int | None],
+    *,
+    axis: int,
+    **params: Any,
+) -> tuple[jax.Array, int]:
+    """Moves no logits, unless a batch would come between the two dimensions of a causal mask."""
+    (x, *terms), (dim, *term_dims) = operands, dims
+    size = next(v.shape[d] for v, d in zip(operands, dims, strict=True) if d is not None)
+    at = 0 if dim is None or params["causal"] else dim
+    x = batch_to(x, dim, at, size)
+    terms = [
+        jnp.expand_dims(v, at) if d is None else jnp.moveaxis(v, d, at)
+        for v, d in zip(terms, term_dims, strict=True)
+    ]
+    aligned = align(x, *terms, axis=axis + (at <= axis))
+    return primitive.bind(*aligned, axis=axis + (at <= axis), **params), at
+
+
+def logits(
+    x: jax.Array, operands: Arrays, *, factor: float, softcap: float, causal: bool, wide: Any
+) -> tuple[jax.Array, jax.Array | None]:
+    """What the softmax is taken of, and the mask of those that take part."""
+    keep = operands.get("mask")
+    if causal:
+        seen = _causal(*x.shape[-2:])
+        keep = seen if keep is None else keep & seen
+    z = x.astype(wide)
+    if keep is not None:
+        z = jnp.where(keep, z, 0)  # else NaN would reach the gradient of the scale
+    if factor != 1:
+        z = z * factor
+    if "scale" in operands:
+        z = z * operands["scale"].astype(wide)
+    if softcap:
+        z = softcap * jnp.tanh(z / softcap)
+    if "bias" in operands:
+        z = z + operands["bias"].astype(wide)
+    return z if keep is None else jnp.where(keep, z, -jnp.inf), keep
+
+
+def _causal(rows: int, columns: int) -> jax.Array:
+    """[rows, columns], of which the last row and the last column meet on the diagonal."""
+    row = jax.lax.broadcasted_iota(jnp.int32, (rows, columns), 0)
+    column = jax.lax.broadcasted_iota(jnp.int32, (rows, columns), 1)
+    return column <= row + (columns - rows)
+
+
+def _composed(
+    x: jax.Array,
+    *terms: jax.Array,
+    log: bool,
+    names: tuple[str, ...],
+    axis: int,
+    dtype: Any,
+    factor: float,
+    softcap: float,
+    causal: bool,
+    **request: Any,
+) -> jax.Array:
+    operands = dict(zip(names, terms, strict=True))
+    # A mask alone leaves the logits as they are.
+    plain = factor == 1 and not softcap and not operands.keys() - {"mask"}
+    wide = x.dtype if plain else _reference.compute_dtype(x.dtype, dtype)
+    z, keep = logits(x, operands, factor=factor, softcap=softcap, causal=causal, wide=wide)
+    y = (log_softmax_p if log else softmax_p).bind(z, axis=axis, dtype=dtype, **request)
+    if "sink" in operands:
+        left, wide = _log_of_rest(z, operands["sink"], axis), _reference.compute_dtype(dtype)
+        y = y.astype(wide)
+        y = (y + left if log else y * jnp.exp(left)).astype(dtype)
+    if keep is None:
+        return y
+    return jnp.where(keep, y, jnp.asarray(-jnp.inf if log else 0, dtype))
+
+
+def _log_of_rest(z: jax.Array, sink: jax.Array, axis: int) -> jax.Array:
+    """The logarithm of what the sink leaves of each row's sum."""
+    lse = jnp.expand_dims(bind_logsumexp(z, axis, _reference.compute_dtype(z.dtype)), axis)
+    return jax.nn.log_sigmoid(lse - sink.astype(lse.dtype))
+
+
+def _jvp(
+    log: bool,
+    primals: Sequence[jax.Array],
+    tangents: Sequence[Any],
+    *,
+    names: tuple[str, ...],
+    axis: int,
+    dtype: Any,
+    factor: float,
+    softcap: float,
+    causal: bool,
+    **request: Any,
+) -> Any:
+    x, *terms = primals
+    operands = dict(zip(names, terms, strict=True))
+    static = {"factor": factor, "softcap": softcap, "causal": causal}
+    primitive = masked_log_softmax_p if log else masked_softmax_p
+    params = {"axis": axis, "dtype": dtype, **request}
+    y = checkpoint_name(primitive.bind(*primals, names=names, **static, **params), RESIDUAL)
+
+    moved = dict(zip(("x", *names), tangents, strict=True))
+    moved = {name: t for name, t in moved.items() if name != "mask" and type(t) is not ad.Zero}
+    sink_t = moved.pop("sink", None)
+    out = None
+    if moved:
+        scale, t = _logits_tangent(x, operands, moved, static, dtype)
+        if log:
+            out = _log_tangent(y, scale * t if scale != 1 else t, operands, causal, params)
+        else:
+            aligned = align(y, jnp.broadcast_to(t, y.shape), axis=axis)
+            out = softmax_tangent_p.bind(*aligned, scale=scale, zeros_are_masked=True, **params)
+    if sink_t is not None:
+        z, keep = logits(x, operands, **static, wide=_reference.compute_dtype(x.dtype, dtype))
+        if keep is not None:
+            # A row that is masked as a whole is any finite one: its result is 0 all the same.
+            z = jnp.where(keep.any(axis - x.ndim, keepdims=True), z, 0)
+        share = -jnp.expm1(_log_of_rest(z, operands["sink"], axis)) * sink_t
+        d = -share if log else -y.astype(share.dtype) * share
+        d = jnp.broadcast_to(d, y.shape) if keep is None else jnp.where(keep, d, 0)
+        out = d.astype(dtype) if out is None else out + d.astype(dtype)
+    return y, ad.Zero(jax.typeof(y).to_tangent_aval()) if out is None else out
+
+
+def _logits_tangent(
+    x: jax.Array, operands: Arrays, moved: Arrays, static: dict[str, Any], dtype: Any
+) -> tuple[float, jax.Array]:
+    """A number, and what it times is the tangent of the logits; masked ones hold anything."""
+    factor, softcap = static["factor"], static["softcap"]
+    if moved.keys() == {"x"} and not softcap and "scale" not in operands:
+        return factor, moved["x"]
+    if moved.keys() == {"bias"}:
+        return 1.0, moved["bias"].astype(x.dtype)
+    wide = _reference.compute_dtype(x.dtype, dtype)
+    scale = factor * operands["scale"].astype(wide) if "scale" in operands else factor
+    t = 0
+    if "x" in moved:
+        t = moved["x"].astype(wide) * scale
+    if "scale" in moved or softcap:
+        mask = {k: v for k, v in operands.items() if k == "mask"}
+        causal = static["causal"]
+        kept, keep = logits(x, mask, factor=1, softcap=0, causal=causal, wide=wide)
+        kept = kept if keep is None else jnp.where(keep, kept, 0)
+        if "scale" in moved:
+            t = t + kept * (factor * moved["scale"].astype(wide))
+        if softcap:
+            t = t * (1 - jnp.tanh(kept * scale / softcap) ** 2)
+    if "bias" in moved:
+        t = t + moved["bias"].astype(wide)
+    return 1.0, jnp.asarray(t).astype(x.dtype)
+
+
+def _log_tangent(
+    y: jax.Array, t: jax.Array, operands: Arrays, causal: bool, params: dict[str, Any]
+) -> jax.Array:
+    keep = operands.get("mask")
+    if causal:
+        seen = _causal(*y.shape[-2:])
+        keep = seen if keep is None else keep & seen
+    t = jnp.broadcast_to(t, y.shape)
+    if keep is not None:
+        t = jnp.where(keep, t, 0)
+    out = log_softmax_tangent_p.bind(*align(y, t, axis=params["axis"]), **params)
+    return out if keep is None else jnp.where(keep, out, 0)
+
+
+def _primitive(name: str, *, log: bool) -> Primitive:
+    primitive = Primitive(name)
+    primitive.def_impl(partial(xla.apply_primitive, primitive))
+    primitive.def_abstract_eval(_abstract_eval)
+    batching.primitive_batchers[primitive] = partial(_batch, primitive)
+    ad.primitive_jvps[primitive] = partial(_jvp, log)
+    composed = partial(_composed, log=log)
+    mlir.register_lowering(primitive, mlir.lower_fun(composed, multiple_results=False))
+    if _native.has_handler("cuda", name):
+        call_p = _lowering.call_primitive(name, per_row=False)
+        rule = partial(_lower, name=name, call_p=call_p, composed=composed)
+        mlir.register_lowering(primitive, rule, platform="cuda")
+    return primitive
+
+
+def _lower(
+    ctx: Any, *operands: Any, name: str, call_p: Primitive, composed: Any, **params: Any
+) -> Any:
+    function = composed
+    if _has_kernel(ctx, name, **params):
+        attributes = {k: params[k] for k in ("axis", "dtype", "factor", "softcap", "causal")}
+        function = partial(
+            _lowering.call_with_terms,
+            call_p,
+            strategy=params["strategy"],
+            batch_invariant=params["batch_invariant"] is not False,
+            terms="".join(NAMES[n] for n in params["names"]),
+            **attributes,
+        )
+        params = {}
+    return mlir.lower_fun(partial(function, **params), multiple_results=False)(ctx, *operands)
+
+
+def _has_kernel(
+    ctx: Any,
+    name: str,
+    *,
+    axis: int,
+    dtype: Any,
+    causal: bool,
+    backend: str | None,
+    strategy: str,
+    batch_invariant: bool | None,
+    **rest: Any,
+) -> bool:
+    del rest
+    x = ctx.avals_in[0]
+    if not (
+        _lowering.one_device(ctx)
+        and all(isinstance(d, int) for d in x.shape)
+        and 0 < math.prod(x.shape) // x.shape[axis] < 2**31
+        and _native.has_kernels("cuda", x.dtype, dtype)
+        and strategy in STRATEGIES
+        and not (causal and axis != x.ndim - 1)
+        and all(_groups(x.shape, v.shape, axis) <= 4 for v in ctx.avals_in[1:])
+    ):
+        return False
+    wanted = backend or _lowering.fastest(
+        name, [x], "cuda", batch_invariant, axis=axis, dtype=dtype, strategy=strategy
+    )
+    return wanted == "cuda"
+
+
+def _groups(shape: tuple[int, ...], operand: tuple[int, ...], axis: int) -> int:
+    """At most as many strides as the rows of a broadcast operand have."""
+    rows = [(d, o) for i, (d, o) in enumerate(zip(shape, operand, strict=True)) if i != axis]
+    kinds = [o == 1 for d, o in rows if d > 1]
+    # The softmax axis may part two that would have one stride.
+    return 1 + sum(a != b for a, b in zip(kinds, kinds[1:], strict=False)) + (axis != len(shape) - 1)
+
+
+masked_softmax_p = _primitive("masked_softmax", log=False)
+masked_log_softmax_p = _primitive("masked_log_softmax", log=True)
