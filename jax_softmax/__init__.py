@@ -2,6 +2,8 @@
 
 from importlib.metadata import version as _version
 
+from ._absmax import absmax_quantize as absmax_quantize
+from ._absmax import absmax_scale as absmax_scale
 from ._logsumexp import logsumexp as logsumexp
 from ._losses import softmax_cross_entropy as softmax_cross_entropy
 from ._losses import (

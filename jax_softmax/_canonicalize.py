@@ -71,6 +71,26 @@ def result_dtype(x: jax.Array, dtype: Any) -> Any:
     return jax.eval_shape(lambda: jnp.zeros((), dtype)).dtype
 
 
+def quantized_dtype(dtype: Any) -> Any:
+    """The 8-bit dtype that `absmax_quantize` is asked for."""
+    wanted = ("float8_e4m3fn", "float8_e5m2", "int8")
+    try:
+        named = None if dtype is None else jnp.dtype(dtype)
+    except TypeError:
+        named = None
+    if named is None or named.name not in wanted:
+        raise TypeError(f"dtype wants {', '.join(wanted[:-1])} or {wanted[-1]}, got {dtype!r}")
+    return named
+
+
+def real_rows(x: ArrayLike, axis: Axis, op: str) -> tuple[jax.Array, tuple[int, ...]]:
+    """`x` as a strongly typed real floating array, and its axes to reduce."""
+    x = floating(x, op)
+    if jnp.iscomplexobj(x):
+        raise TypeError(f"{op} wants real x, got {x.dtype}; scale abs(x)")
+    return x, canonical_axes(axis, x.ndim)
+
+
 def boolean(name: str, mask: ArrayLike) -> jax.Array:
     if not isinstance(mask, jax.Array | np.ndarray | np.generic | bool):
         raise TypeError(f"{name} wants a boolean array, got {type(mask).__name__}")
