@@ -60,6 +60,11 @@ FUSED = (
     "any axis",
     "cross entropy",
 )
+ABSMAX = (
+    ("absmax_scale", "float32", (442_368, 128)),
+    ("absmax_scale", "bfloat16", (16_384, 4_096)),
+    ("absmax_quantize", "bfloat16", (16_384, 4_096)),
+)
 # What costs nothing at run time. A fusion, copy, transpose or collective is none of it.
 FREE = {"parameter", "bitcast", "tuple", "get-tuple-element", "constant"}
 
@@ -153,12 +158,21 @@ def fused(mesh, name) -> dict:
     }
 
 
+def absmax(mesh, name, dtype, shape) -> dict:
+    """With a donated operand: a copy to or from its buffer would be one more kernel."""
+    x = jax.ShapeDtypeStruct(shape, dtype, sharding=NamedSharding(mesh, P()))
+    f = jax.jit(getattr(jax_softmax, name), donate_argnums=0 if name == "absmax_scale" else ())
+    hlo = f.lower(x).compile().as_text()
+    return {"kernels": kernels(hlo), "in place": "input_output_alias={ {0}: (0, {}," in hlo}
+
+
 def main() -> None:
     native_module("cuda")
     meshes = {n: topology(n) for n in DEVICES}
     programs = {str((n, *case)): program(meshes[n], *case) for n, *case in CASES}
     programs |= {str(case): chosen(meshes[1], *case) for case in CHOSEN}
     programs |= {name: fused(meshes[1], name) for name in FUSED}
+    programs |= {str(case): absmax(meshes[1], *case) for case in ABSMAX}
     print(json.dumps(programs))
 
 

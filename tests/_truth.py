@@ -131,9 +131,11 @@ def _allowed(op, want, operands, axis, dtype):
         eps = tolerance.eps_count * tolerance.eps
         return rounding * ulp(want, dtype) + smallest + lost + eps * scale
     if op in PER_ROW:
-        # A maximum plus a logarithm: where they cancel, the larger one's digits are what is left.
+        # A maximum plus a logarithm: where they cancel, the larger one's digits are what is left;
+        # and the logarithm is one of a number of at least 1.
         compute = np.dtype(np.float32 if dtype.itemsize < 8 else np.float64)
-        lost = 4 * ulp(np.maximum(abs(want), _log_sum(operands[0], axis)), compute)
+        largest = np.maximum(np.maximum(abs(want), _log_sum(operands[0], axis)), 1)
+        lost = 4 * ulp(largest, compute)
         return lost if dtype == compute else ulp(want, dtype) + lost
     ulps = tolerance.ulps + tolerance.ulps_per_distance * _distance(op, operands[0], axis)
     return ulps * ulp(want, dtype)

@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 import pytest
-from _cuda_programs import CASES, CHOSEN, FEW_LONG_ROWS, FREE, FUSED
+from _cuda_programs import ABSMAX, CASES, CHOSEN, FEW_LONG_ROWS, FREE, FUSED
 
 from jax_softmax import _native
 
@@ -68,3 +68,8 @@ def test_terms_and_losses_are_in_the_kernels(name, programs):
     # The residual between the two calls, and what is of the rows' size. The logarithm's cotangent
     # is masked on its way to the kernel.
     assert made["temporaries"] < (2.1 if name == "where log" else 1.1) * made["bytes"]
+
+
+@pytest.mark.parametrize("case", ABSMAX, ids=str)
+def test_absmax_is_a_reduction_and_one_pass_in_place(case, programs):
+    assert programs[str(case)] == {"kernels": 2, "in place": case[0] == "absmax_scale"}

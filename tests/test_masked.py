@@ -238,7 +238,14 @@ KERNEL_OPTIONS = [
     ("softcap", "sink"),
     ("mask", "bias", "causal", "scale", "softcap", "sink"),
 ]
-PAIRS = ["float32", "float64", "float16", "bfloat16", ("bfloat16", "float32"), ("float32", "float16")]
+PAIRS = [
+    "float32",
+    "float64",
+    "float16",
+    "bfloat16",
+    ("bfloat16", "float32"),
+    ("float32", "float16"),
+]
 
 
 def kernel_operands(shape, options, dtype, axis):
@@ -257,7 +264,9 @@ def kernel_operands(shape, options, dtype, axis):
     if "bias" in options:
         given["bias"] = rng.standard_normal(shape[-2:])
     if "sink" in options:
-        given["sink"] = rng.standard_normal([d for i, d in enumerate(shape) if i != axis % len(shape)][-1:])
+        given["sink"] = rng.standard_normal(
+            [d for i, d in enumerate(shape) if i != axis % len(shape)][-1:]
+        )
     given |= {"causal": True} if "causal" in options else {}
     given |= {"softcap": 4.0} if "softcap" in options else {}
     given |= {"scale": 0.6} if "scale" in options else {}
@@ -285,18 +294,35 @@ def test_kernels(strategy, pair, options, log):
             if not accepts("softmax", shape, dtype, axis, f"cuda:{strategy}", output_dtype):
                 continue
             got = kernels(**given)
-            assert count_calls(compiled(lambda g: kernels(**g, axis=axis), {
-                k: v for k, v in given.items() if k not in ("axis", "causal", "softcap", "scale")
-            }), "masked_(log_)?softmax") == 1
-            wide = {k: v.astype(np.float64) if k in ("x", "bias", "sink") else v for k, v in given.items()}
+            assert (
+                count_calls(
+                    compiled(
+                        lambda g: kernels(**g, axis=axis),
+                        {
+                            k: v
+                            for k, v in given.items()
+                            if k not in ("axis", "causal", "softcap", "scale")
+                        },
+                    ),
+                    "masked_(log_)?softmax",
+                )
+                == 1
+            )
+            wide = {
+                k: v.astype(np.float64) if k in ("x", "bias", "sink") else v
+                for k, v in given.items()
+            }
             with jax.default_device(jax.devices("cpu")[0]):
                 want = naive(**jax.device_get(wide), log=log)
             assert got.dtype == jnp.dtype(output_dtype)
             narrow = min(jnp.finfo(output_dtype).eps, 1e-2)
             logits_error = 30 * float(jnp.finfo("float64" if dtype == "float64" else "float32").eps)
             np.testing.assert_allclose(
-                got.astype(np.float64), want, rtol=float(narrow) * 2 + 4 * logits_error,
-                atol=4 * logits_error, err_msg=f"{shape} {options}"
+                got.astype(np.float64),
+                want,
+                rtol=float(narrow) * 2 + 4 * logits_error,
+                atol=4 * logits_error,
+                err_msg=f"{shape} {options}",
             )
             ran += 1
     assert ran >= 2
