@@ -86,6 +86,8 @@ struct Terms {
   const void* scale = nullptr;  // in the compute type, as is the sink
   const void* sink = nullptr;
   bool wide_bias = false;  // in the compute type instead of the logits'
+  // How many rows that lie apart read the same of a large operand: they are worked on in turn.
+  uint32_t turns = 1;
   Broadcast mask_at, bias_at, scale_at, sink_at;
 };
 

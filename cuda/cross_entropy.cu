@@ -65,7 +65,7 @@ __global__ void __launch_bounds__(kMapThreads)
       if (column + i == label) d[i] += at_label;
       if (label == kNoGradient) d[i] = T{};
     }
-    store(window, pack, d, AllKept{}, std::true_type{});
+    store(window, pack, d, std::true_type{});
   }
 }
 

@@ -8,6 +8,9 @@
 
 namespace jax_softmax {
 
+// What stays in a GPU's cache while other operands pass.
+inline constexpr size_t kCachedBytes = 16 << 20;
+
 // The operands behind the logits, of which `names` says the first letters: mask, bias, scale, sink.
 inline ffi::ErrorOr<Terms> DecodeTerms(OpKind op, ffi::RemainingArgs args, std::string_view names,
                                        int64_t axis, int64_t logical_axis) {
@@ -51,6 +54,9 @@ inline ffi::ErrorOr<Terms> DecodeTerms(OpKind op, ffi::RemainingArgs args, std::
     terms.*kind->data = operand->untyped_data();
     terms.*kind->at = *at;
     if (is_bias) terms.wide_bias = type == wide;
+    if (at->groups > 1 && at->stride[0] == 0 && operand->size_bytes() > kCachedBytes) {
+      terms.turns = at->size[0];
+    }
   }
   return terms;
 }

@@ -148,6 +148,7 @@ std::span<const NamedHandler> Handlers() {
   static const auto& handlers = *new std::vector<NamedHandler>([] {
     const auto of_strategies = HandlersOf<Cuda>();
     std::vector<NamedHandler> all(of_strategies.begin(), of_strategies.end());
+    all.push_back({"absmax", HandleAbsmax});
     all.push_back({"cross_entropy_gradient", HandleCrossEntropyGradient});
     return all;
   }());

@@ -5,6 +5,7 @@
 
 namespace jax_softmax {
 
+XLA_FFI_Error* HandleAbsmax(XLA_FFI_CallFrame* frame);
 XLA_FFI_Error* HandleCrossEntropyGradient(XLA_FFI_CallFrame* frame);
 
 }  // namespace jax_softmax

@@ -95,8 +95,9 @@ cudaError_t LaunchTile(const Plan& plan, Launch launch) {
 template <template <typename> class OpOf, typename In, typename Out>
 struct OpForTypes {
   using Direct = OpOf<MathFor<In, Out>>;
-  using Type =
-      std::conditional_t<kTakesTerms<Direct>, OpOf<MathFor<decltype(Widen(In{})), Out>>, Direct>;
+  using Logits = decltype(Widen(In{}));
+  using Math = std::conditional_t<sizeof(Out) == 2, NarrowInputMath, MathFor<Logits, Out>>;
+  using Type = std::conditional_t<kTakesTerms<Direct>, OpOf<Math>, Direct>;
 };
 
 // Runs the planned kernel, or with `resident` counts its resident blocks.

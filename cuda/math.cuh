@@ -100,13 +100,14 @@ struct NarrowMath : ScalarMath<float> {
 
 struct NarrowInputSumMath;
 
-// For 16-bit results of 16-bit inputs: ExpShifted is one multiply-add and the exponential.
+// For 16-bit results of 16-bit inputs, or of logits made of these: ExpShifted is one multiply-add
+// and the exponential.
 //
-// Beyond 2^23, where top * log2(e) would lose whole units or overflow, two 16-bit values differ by
-// nothing or by enough for the exponential to be 0, in any base.
+// What rounding top * log2(e) costs is the same factor in every term. Beyond 2^29, where that might
+// overflow, two values differ by nothing or by enough for the exponential to be 0 in any base.
 struct NarrowInputMath : NarrowMath {
   using ForLogSums = NarrowInputSumMath;
-  JS_HD static float Scale(float top) { return fabsf(top) < 0x1p23f ? kLog2E : 1; }
+  JS_HD static float Scale(float top) { return fabsf(top) < 0x1p29f ? kLog2E : 1; }
   // The product as ExpShifted takes it: rounded, never part of another multiply-add.
   JS_HD static float Rounded(float top) {
 #ifdef __CUDA_ARCH__

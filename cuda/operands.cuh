@@ -16,6 +16,10 @@ namespace jax_softmax::JS_ISA {
 template <int kBytes>
 struct WordOf;
 template <>
+struct WordOf<1> {
+  using Type = unsigned char;
+};
+template <>
 struct WordOf<2> {
   using Type = unsigned short;
 };
@@ -174,8 +178,12 @@ struct DirectLoad {
     return raw;
   }
 
-  // One input's vector as it lies in memory; elements that are not of this row are absent, and so
-  // are all of a vector that is not `present`.
+  // The row that is worked on as the i-th.
+  __device__ __forceinline__ static int64_t RowAt(int64_t i, const Rows&) { return i; }
+
+  // One input's vector as it lies in memory, neighbours of the row's edges included; all of a
+  // vector that is not `present` is absent. Nothing is done with the elements: the next load would
+  // wait.
   template <bool kLastUse = false, typename W>
   __device__ __forceinline__ Raw<W::kVector> Fetch(Row, int input, const W& window,
                                                    typename W::Index pack,
@@ -187,15 +195,13 @@ struct DirectLoad {
     if constexpr (W::kWhole) {
       if (present) raw = Whole::template Load<kLastUse>(from);
     } else {
-      // Its neighbours' elements may be read too, as long as they are there.
-      const bool in_bounds = present && offset + W::kVector <= elements;
-      if (in_bounds) raw = Whole::template Load<kLastUse>(from);
-      if (present && !window.IsWhole(pack)) {
+      if (present && offset + W::kVector <= elements) {
+        raw = Whole::template Load<kLastUse>(from);
+      } else if (present) {
+        // The end of the operand.
 #pragma unroll
         for (int i = 0; i < W::kVector; ++i) {
-          const bool has = window.Has(pack, i);
-          if (has && !in_bounds) raw.element[i] = from[i];
-          if (!has) raw.element[i] = AbsentIo(input);
+          if (offset + i < elements) raw.element[i] = from[i];
         }
       }
     }
@@ -212,11 +218,18 @@ struct DirectLoad {
     }
   }
 
+  // The same of one row's vector: its neighbours' elements are absent.
   template <typename W>
-  __device__ __forceinline__ static Kept Decode(Row, const W&, typename W::Index,
+  __device__ __forceinline__ static Kept Decode(Row, const W& window, typename W::Index pack,
                                                 const Raw<W::kVector> (&raw)[Op::kInputs],
                                                 E (&e)[W::kVector]) {
     Decode(raw, e);
+    if (!window.IsWhole(pack)) {
+#pragma unroll
+      for (int i = 0; i < W::kVector; ++i) {
+        if (!window.Has(pack, i)) e[i] = Absent();
+      }
+    }
     return {};
   }
 
@@ -253,7 +266,7 @@ struct DirectStore {
 
   template <typename W, bool kLastUse = false>
   __device__ __forceinline__ void operator()(const W& window, typename W::Index pack,
-                                             const T (&y)[W::kVector], AllKept = {},
+                                             const T (&y)[W::kVector],
                                              std::bool_constant<kLastUse> = {}) const {
     const auto packed = Packed(y);
     Io* to = target + window.Offset(pack);
@@ -264,13 +277,25 @@ struct DirectStore {
     }
   }
 
+  // The same of a row with that result, of which only the `kept` elements took part.
+  template <typename W, typename Row, bool kLastUse = false>
+  __device__ __forceinline__ void operator()(const W& window, typename W::Index pack,
+                                             const T (&y)[W::kVector], AllKept, const Row&,
+                                             std::bool_constant<kLastUse> last_use = {}) const {
+    (*this)(window, pack, y, last_use);
+  }
+  template <typename Row>
+  __device__ __forceinline__ void At(int64_t offset, T y, AllKept, const Row&) const {
+    At(offset, y);
+  }
+
   // A whole vector anywhere: kVector neighbouring elements.
   template <int kVector>
   __device__ __forceinline__ void Put(int64_t offset, const T (&y)[kVector]) const {
     Packed(y).StoreGlobal(target + offset);
   }
   // A single element anywhere, or the result of a row.
-  __device__ __forceinline__ void At(int64_t offset, T y, AllKept = {}) const {
+  __device__ __forceinline__ void At(int64_t offset, T y) const {
     target[offset] = NarrowTo<Io>(y);
   }
 };

@@ -215,7 +215,7 @@ inline constexpr int kClusterStaggerRows = 4;
 // Of a multiprocessor's threads, with room for the vectors that each has under way, half.
 inline constexpr int kStreamResidentThreads = 1024;
 constexpr int StreamThreads(int inputs, bool per_row, bool terms) {
-  return per_row || terms ? 256 : inputs == 1 ? 512 : 1024;
+  return per_row ? 128 : terms ? 256 : inputs == 1 ? 512 : 1024;
 }
 // Blocks of a multiprocessor: terms take registers.
 constexpr int StreamBlocks(int threads, bool terms) {

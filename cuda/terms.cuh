@@ -45,6 +45,15 @@ struct TermsLoad : DirectLoad<Op, Io_> {
     return of;
   }
 
+  // Rows that share an operand too large for the cache follow each other.
+  __device__ __forceinline__ int64_t RowAt(int64_t i, const Rows& rows) const {
+    const int64_t count = rows.outer * rows.inner;
+    if (terms.turns <= 1 || i >= count) return i;
+    const auto index = static_cast<uint32_t>(i);
+    const uint32_t turn = index % terms.turns;
+    return turn * (count / terms.turns) + index / terms.turns;
+  }
+
   template <bool kLastUse = false, typename W>
   __device__ __forceinline__ auto Fetch(const Row& row, int input, const W& window,
                                         typename W::Index pack, bool present = true) const {
@@ -59,7 +68,7 @@ struct TermsLoad : DirectLoad<Op, Io_> {
                                          E (&e)[W::kVector]) const {
     constexpr int kVector = W::kVector;
     const auto column = pack * kVector - window.head;  // of the first element
-    const auto end = min(static_cast<int64_t>(window.columns), row.seen);
+    const auto end = static_cast<typename W::Index>(row.seen);
     Kept kept = (1u << kVector) - 1;
     const bool inside = column >= 0 && column + kVector <= end;
     if (!inside) {
@@ -71,7 +80,11 @@ struct TermsLoad : DirectLoad<Op, Io_> {
     if (terms.mask != nullptr && kept != 0) kept &= MaskOf<kVector>(row, column, inside, kept);
     T z[kVector];
 #pragma unroll
-    for (int i = 0; i < kVector; ++i) z[i] = Widen(raw[0].element[i]) * row.scale;
+    for (int i = 0; i < kVector; ++i) z[i] = Widen(raw[0].element[i]);
+    if (row.scale != 1) {
+#pragma unroll
+      for (int i = 0; i < kVector; ++i) z[i] *= row.scale;
+    }
     if (terms.softcap != 0) {
 #pragma unroll
       for (int i = 0; i < kVector; ++i) z[i] = Capped(z[i]);
@@ -119,6 +132,11 @@ struct TermsLoad : DirectLoad<Op, Io_> {
     }
   }
 
+  // Of four bytes that are 0 or 1: the product has each at a bit of its highest byte.
+  __device__ __forceinline__ static Kept BitsOf(unsigned bytes) {
+    return bytes * 0x01020408u >> 24;
+  }
+
   template <int kVector>
   __device__ __forceinline__ Kept MaskOf(const Row& row, int64_t column, bool inside,
                                          Kept wanted) const {
@@ -128,16 +146,14 @@ struct TermsLoad : DirectLoad<Op, Io_> {
     from += column * stride;
     Kept kept = 0;
     if (kVector > 1 && inside && stride == 1 && reinterpret_cast<uintptr_t>(from) % kVector == 0) {
-      uint8_t byte[kVector];
       if constexpr (kVector == 8) {
-        *reinterpret_cast<uint2*>(byte) = *reinterpret_cast<const uint2*>(from);
+        const uint2 bytes = *reinterpret_cast<const uint2*>(from);
+        kept = BitsOf(bytes.x) | BitsOf(bytes.y) << 4;
       } else if constexpr (kVector == 4) {
-        *reinterpret_cast<unsigned*>(byte) = *reinterpret_cast<const unsigned*>(from);
+        kept = BitsOf(*reinterpret_cast<const unsigned*>(from));
       } else {
-        for (int i = 0; i < kVector; ++i) byte[i] = from[i];
+        for (int i = 0; i < kVector; ++i) kept |= unsigned{from[i]} << i;
       }
-#pragma unroll
-      for (int i = 0; i < kVector; ++i) kept |= (byte[i] != 0 ? 1u : 0u) << i;
     } else {
 #pragma unroll
       for (int i = 0; i < kVector; ++i) {
@@ -171,16 +187,19 @@ template <typename Op, typename Io>
 struct MaskedStore : DirectStore<Op, Io> {
   using Base = DirectStore<Op, Io>;
   using T = typename Op::T;
+  using Row = typename Op::Row;
 
   template <typename W, bool kLastUse = false>
   __device__ __forceinline__ void operator()(const W& window, typename W::Index pack,
-                                             T (&y)[W::kVector], unsigned kept,
+                                             T (&y)[W::kVector], unsigned kept, const Row& row,
                                              std::bool_constant<kLastUse> last_use = {}) const {
+    if (!Op::MasksItself(row)) {
 #pragma unroll
-    for (int i = 0; i < W::kVector; ++i) y[i] = kept >> i & 1 ? y[i] : Op::Masked();
-    Base::operator()(window, pack, y, AllKept{}, last_use);
+      for (int i = 0; i < W::kVector; ++i) y[i] = kept >> i & 1 ? y[i] : Op::Masked();
+    }
+    Base::operator()(window, pack, y, last_use);
   }
-  __device__ __forceinline__ void At(int64_t offset, T y, unsigned kept) const {
+  __device__ __forceinline__ void At(int64_t offset, T y, unsigned kept, const Row&) const {
     Base::At(offset, kept ? y : Op::Masked());
   }
 };

@@ -1,5 +1,9 @@
-"""Scaling by the largest magnitude of each row, and quantisation to 8 bits by it: plain JAX."""
+"""Scaling by the largest magnitude of each row, and quantisation to 8 bits by it.
 
+Along the last axis both are one primitive, a kernel on a GPU; derivatives are those of plain JAX.
+"""
+
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -7,11 +11,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.ad_checkpoint import checkpoint_name
+from jax.extend.core import Primitive
+from jax.interpreters import batching, mlir, xla
 from jax.typing import ArrayLike, DTypeLike
 from jaxtyping import Array, Float, Shaped
 
-from . import _canonicalize
+from . import _canonicalize, _native
 from ._canonicalize import Axis
+from ._lowering import one_device, without_axis
 from ._primitives import RESIDUAL
 from ._reference import compute_dtype
 
@@ -96,7 +103,7 @@ def absmax_quantize(
 @partial(jax.jit, static_argnames=("axis", "keepdims"), inline=True)
 def _absmax_scale(x: ArrayLike, *, axis: Axis, keepdims: bool) -> tuple[jax.Array, jax.Array]:
     x, axes = _canonicalize.real_rows(x, axis, "absmax_scale")
-    y, absmax = _scaled(x, axes)
+    y, absmax = (_scaled_rows if axes == (x.ndim - 1,) else _scaled)(x, axes)
     return y, absmax if keepdims else jnp.squeeze(absmax, axes)
 
 
@@ -105,6 +112,11 @@ def _absmax_quantize(
     x: ArrayLike, *, dtype: Any, axis: Axis, keepdims: bool
 ) -> tuple[jax.Array, jax.Array]:
     x, axes = _canonicalize.real_rows(x, axis, "absmax_quantize")
+    q, scale = (_quantized_rows if axes == (x.ndim - 1,) else _quantized)(x, axes, dtype)
+    return q, scale if keepdims else jnp.squeeze(scale, axes)
+
+
+def _quantized(x: jax.Array, axes: tuple[int, ...], dtype: Any) -> tuple[jax.Array, jax.Array]:
     is_integer = jnp.issubdtype(dtype, jnp.integer)
     largest = float(jnp.iinfo(dtype).max if is_integer else jnp.finfo(dtype).max)
     wide = x.astype(compute_dtype(x.dtype))
@@ -113,7 +125,7 @@ def _absmax_quantize(
     scale = _absmax(wide / largest, axes, float(jnp.finfo(wide.dtype).tiny))
     q = jax.lax.stop_gradient(wide) / jax.lax.stop_gradient(scale)
     q = jnp.clip(jnp.round(q) if is_integer else q, -largest, largest).astype(dtype)
-    return q, scale if keepdims else jnp.squeeze(scale, axes)
+    return q, scale
 
 
 @partial(
@@ -186,3 +198,66 @@ def _reciprocal_jvp(
     (absmax,), (t,) = primals, tangents
     reciprocal = _reciprocal(absmax)
     return reciprocal, -reciprocal * (reciprocal * t)
+
+
+@partial(jax.custom_jvp, nondiff_argnums=(1,))
+def _scaled_rows(x: jax.Array, axes: tuple[int, ...]) -> tuple[jax.Array, jax.Array]:
+    """`_scaled` along the last axis."""
+    y, absmax = absmax_p.bind(x, dtype=x.dtype, quantizes=False)
+    return y, jnp.expand_dims(absmax, axes)
+
+
+@_scaled_rows.defjvp
+def _scaled_rows_jvp(axes: tuple[int, ...], primals: Any, tangents: Any) -> Any:
+    return jax.jvp(lambda x: _scaled(x, axes), primals, tangents)
+
+
+@partial(jax.custom_jvp, nondiff_argnums=(1, 2))
+def _quantized_rows(x: jax.Array, axes: tuple[int, ...], dtype: Any) -> tuple[jax.Array, jax.Array]:
+    """`_quantized` along the last axis."""
+    q, scale = absmax_p.bind(x, dtype=dtype, quantizes=True)
+    return q, jnp.expand_dims(scale, axes)
+
+
+@_quantized_rows.defjvp
+def _quantized_rows_jvp(axes: tuple[int, ...], dtype: Any, primals: Any, tangents: Any) -> Any:
+    return jax.jvp(lambda x: _quantized(x, axes, dtype), primals, tangents)
+
+
+def _plain(x: jax.Array, *, dtype: Any, quantizes: bool) -> tuple[jax.Array, jax.Array]:
+    last = (x.ndim - 1,)
+    y, of_row = _quantized(x, last, dtype) if quantizes else _scaled(x, last)
+    return y, jnp.squeeze(of_row, last)
+
+
+def _abstract_eval(x: Any, *, dtype: Any, quantizes: bool) -> tuple[Any, Any]:
+    del quantizes
+    y = x.update(dtype=dtype, weak_type=False)
+    of_row = without_axis(x, x.ndim - 1)
+    return y, of_row.update(dtype=compute_dtype(x.dtype), weak_type=False)
+
+
+def _batch(
+    operands: Sequence[jax.Array], dims: Sequence[int], **params: Any
+) -> tuple[tuple[jax.Array, jax.Array], tuple[int, int]]:
+    (x,), (dim,) = operands, dims
+    at = min(dim, x.ndim - 2)  # before the rows' own axis
+    return tuple(absmax_p.bind(jnp.moveaxis(x, dim, at), **params)), (at, at)
+
+
+def _lower(ctx: Any, x: Any, **params: Any) -> Any:
+    dtype = ctx.avals_in[0].dtype
+    if dtype.itemsize < 8 and _native.has_kernels("cuda", dtype, dtype) and one_device(ctx):
+        return jax.ffi.ffi_lowering(_native.target("absmax"))(ctx, x)
+    return mlir.lower_fun(_plain, multiple_results=True)(ctx, x, **params)
+
+
+# x[..., n] to a result of its shape, of its dtype or of 8 bits, and absmax or the scale of each row.
+absmax_p = Primitive("absmax")
+absmax_p.multiple_results = True
+absmax_p.def_impl(partial(xla.apply_primitive, absmax_p))
+absmax_p.def_abstract_eval(_abstract_eval)
+batching.primitive_batchers[absmax_p] = _batch
+mlir.register_lowering(absmax_p, mlir.lower_fun(_plain, multiple_results=True))
+if _native.has_handler("cuda", "absmax"):
+    mlir.register_lowering(absmax_p, _lower, platform="cuda")

@@ -141,6 +141,7 @@ def masked(
     if softcap is not None and not softcap > 0:
         raise ValueError(f"softcap wants a positive number or None, got {softcap}")
     terms: dict[str, jax.Array] = {}
+
     def rank_of_x(operand: jax.Array) -> jax.Array:
         return jnp.expand_dims(operand, range(x.ndim - operand.ndim))
 

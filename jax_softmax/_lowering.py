@@ -50,9 +50,7 @@ def register_map(primitive: Primitive, reference: Reference) -> None:
         mlir.register_lowering(primitive, rule, platform="cuda")
 
 
-def _lower_map(
-    ctx: Any, *operands: Any, name: str, default: Any, axis: int, dtype: Any
-) -> Any:
+def _lower_map(ctx: Any, *operands: Any, name: str, default: Any, axis: int, dtype: Any) -> Any:
     x = ctx.avals_in[0]
     params = {"axis": axis, "dtype": dtype}
     if (

@@ -299,7 +299,9 @@ def _groups(shape: tuple[int, ...], operand: tuple[int, ...], axis: int) -> int:
     rows = [(d, o) for i, (d, o) in enumerate(zip(shape, operand, strict=True)) if i != axis]
     kinds = [o == 1 for d, o in rows if d > 1]
     # The softmax axis may part two that would have one stride.
-    return 1 + sum(a != b for a, b in zip(kinds, kinds[1:], strict=False)) + (axis != len(shape) - 1)
+    return (
+        1 + sum(a != b for a, b in zip(kinds, kinds[1:], strict=False)) + (axis != len(shape) - 1)
+    )
 
 
 masked_softmax_p = _primitive("masked_softmax", log=False)

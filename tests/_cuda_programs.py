@@ -47,7 +47,7 @@ CHOSEN = (
     *itertools.product(NAMES[:1], ("bfloat16",), (16, 512, 1024)),
 )
 ROWS = 2**14
-# What surrounds a softmax in attention, and a loss: a call each way, and nothing of the logits' size.
+# What surrounds a softmax in attention, and a loss: a call each way, nothing of the logits' size.
 SCORES = (2, 16, 256, 256)
 FUSED = (
     "where",

@@ -1,6 +1,8 @@
 // Softmax and its logarithm of logits that terms are applied to as they are loaded.
 #pragma once
 
+#include <limits>
+
 #include "log_softmax.h"
 #include "softmax.h"
 
@@ -9,14 +11,23 @@ namespace jax_softmax::JS_ISA {
 template <typename M>
 struct MaskedSoftmax : Softmax<M> {
   static constexpr bool kTakesTerms = true;
+  using T = typename M::T;
   // The result of an element that is masked.
-  JS_HD static typename M::T Masked() { return typename M::T{}; }
+  JS_HD static T Masked() { return T{}; }
+  // Whether that comes of itself: not in a row without any element, or with NaN.
+  JS_HD static bool MasksItself(typename Softmax<M>::Row row) {
+    return row.factor < std::numeric_limits<T>::infinity();
+  }
 };
 
 template <typename M>
 struct MaskedLogSoftmax : LogSoftmax<M> {
   static constexpr bool kTakesTerms = true;
-  JS_HD static typename M::T Masked() { return Max<M>{}.value; }
+  using T = typename M::T;
+  JS_HD static T Masked() { return Max<M>{}.value; }
+  JS_HD static bool MasksItself(typename LogSoftmax<M>::Row row) {
+    return row.log_sum < std::numeric_limits<T>::infinity() && row.log_sum > Masked();
+  }
 };
 
 }  // namespace jax_softmax::JS_ISA

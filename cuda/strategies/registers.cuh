@@ -12,9 +12,10 @@ __global__ void __launch_bounds__(RegistersThreads(kVector* kPacks),
     RegistersKernel(Op op, Load load, Store store, Rows rows) {
   __shared__ __align__(16) unsigned char scratch[2][kScratchBytes / 2];
   const int threads = blockDim.x;
-  const Window<kVector, kWhole> window(blockIdx.x, rows.columns);
+  const int64_t row = load.RowAt(blockIdx.x, rows);
+  const Window<kVector, kWhole> window(row, rows.columns);
 
-  const auto of_row = load.ForRow(blockIdx.x, rows);
+  const auto of_row = load.ForRow(row, rows);
   typename Load::template Raw<kVector> raw[kPacks][Op::kInputs];
 #pragma unroll
   for (int k = 0; k < kPacks; ++k) {
@@ -38,12 +39,12 @@ __global__ void __launch_bounds__(RegistersThreads(kVector* kPacks),
       [&](const auto& statistic) { return BlockReduce(statistic, scratch[turn++ & 1]); },
       [](bool vote) { return vote; });
   if constexpr (kPerRow<Op>) {
-    if (threadIdx.x == 0) store.At(blockIdx.x, result);
+    if (threadIdx.x == 0) store.At(row, result);
   } else {
 #pragma unroll
     for (int k = 0; k < kPacks; ++k) {
       const int pack = threadIdx.x + k * threads;
-      if (pack < window.packs) store(window, pack, y[k], kept[k]);
+      if (pack < window.packs) store(window, pack, y[k], kept[k], result);
     }
   }
 }

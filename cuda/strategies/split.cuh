@@ -71,7 +71,9 @@ __global__ void __launch_bounds__(kSplitThreads)
       if (k >= kBatch * kSplitThreads) fetch(k);
       Element<typename Op::T, Op::kInputs> e[kBatch][kVector];
 #pragma unroll
-      for (int b = 0; b < kBatch; ++b) Load::Decode(raw[b], e[b]);
+      for (int b = 0; b < kBatch; ++b) {
+        Load::Decode({}, slice.window, slice.begin + k + b * kSplitThreads, raw[b], e[b]);
+      }
       AddOnline(op, total, e);
     }
     const typename Op::First own = total.first;

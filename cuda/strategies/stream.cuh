@@ -20,7 +20,7 @@ __global__ void __launch_bounds__(kStreamThreads<Op>,
     StreamKernel(Op op, Load load, Store store, Rows rows, unsigned long long* counter) {
   using T = typename Op::T;
   // Vectors of a row that a thread loads before it uses the first.
-  constexpr int kBatch = (kWhole && !kTakesTerms<Op> ? 4 : 2) / Op::kInputs;
+  constexpr int kBatch = (kTakesTerms<Op> ? 2 : 4) / Op::kInputs;
   static_assert(kFitsStreamScratch<Op>);
   extern __shared__ __align__(16) unsigned char shared[];
   __shared__ Partial<Op> of_block[2];
@@ -91,7 +91,7 @@ __global__ void __launch_bounds__(kStreamThreads<Op>,
 #pragma unroll
           for (int j = 0; j < kVector; ++j) y[j] = op.Finish(e[j], result);
           if (k + b * stride < window.packs)
-            store(window, k + b * stride, y, kept, std::true_type{});
+            store(window, k + b * stride, y, kept, result, std::true_type{});
         }
       }
     }

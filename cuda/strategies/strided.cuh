@@ -65,7 +65,7 @@ __global__ void __launch_bounds__(kStridedThreads, 1)
         const int64_t offset = base + c * rows.inner;
         Element<typename Op::T, Op::kInputs> e;
         const auto kept = load.At(of_row, c, offset, e);
-        store.At(offset, op.Finish(e, result), kept);
+        store.At(offset, op.Finish(e, result), kept, result);
       }
     }
   }

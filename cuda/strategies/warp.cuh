@@ -28,7 +28,7 @@ __global__ void __launch_bounds__(kWarpThreads,
   typename Load::Row of_row[kRows];
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
-    const int64_t row = first_row + r * groups;
+    const int64_t row = load.RowAt(first_row + r * groups, rows);
     const Window<kVector, kWhole> window(row, rows.columns);
     of_row[r] = load.ForRow(row, rows);
     const int packs = packs_of(row, window);
@@ -44,7 +44,7 @@ __global__ void __launch_bounds__(kWarpThreads,
 
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
-    const int64_t row = first_row + r * groups;
+    const int64_t row = load.RowAt(first_row + r * groups, rows);
     const Window<kVector, kWhole> window(row, rows.columns);
     const int packs = packs_of(row, window);
     Element<typename Op::T, Op::kInputs> e[kPacks][kVector];
@@ -63,7 +63,7 @@ __global__ void __launch_bounds__(kWarpThreads,
     } else {
 #pragma unroll
       for (int k = 0; k < kPacks; ++k) {
-        if (lane + k * lanes < packs) store(window, lane + k * lanes, y[k], kept[k]);
+        if (lane + k * lanes < packs) store(window, lane + k * lanes, y[k], kept[k], result);
       }
     }
   }

@@ -1,0 +1,207 @@
+// One kernel: a group of lanes, or a block, holds a row in registers; what of a long row does not
+// fit there is read again.
+#include <cuda_fp8.h>
+
+#include <bit>
+
+#include "absmax.h"
+#include "operands.cuh"
+#include "reduce.cuh"
+
+namespace jax_softmax {
+
+namespace JS_ISA {
+
+namespace {
+
+// The largest magnitude. As integers, the bits of magnitudes have their order, with NaN on top.
+struct Magnitude {
+  using Crossing = Magnitude;
+  unsigned bits = 0;
+
+  __device__ __forceinline__ Crossing Cross() const { return *this; }
+  __device__ __forceinline__ void Add(float x) { Merge({__float_as_uint(x) & 0x7fffffffu}); }
+  __device__ __forceinline__ void Merge(Magnitude other) { bits = max(bits, other.bits); }
+  __device__ __forceinline__ float Value() const { return __uint_as_float(bits); }
+};
+
+// What LOAD wants to know of an op.
+struct Elements {
+  using T = float;
+  static constexpr int kInputs = 1;
+  JS_HD static float Absent(int) { return 0; }
+};
+
+// What is written for an element, and for its row.
+template <typename Io>
+struct Scaled {
+  using Y = Io;
+  float absmax, up, reciprocal, one;
+
+  __device__ __forceinline__ explicit Scaled(float absmax) : absmax(absmax) {
+    // The reciprocal of a subnormal number may overflow.
+    up = absmax < 0x1p-100f ? 0x1p100f : 1;
+    reciprocal = absmax > 0 || absmax != absmax ? 1 / (absmax * up) : 0;
+    one = absmax == 0 ? 0 : 1;
+  }
+  __device__ __forceinline__ float OfRow() const { return absmax; }
+  __device__ __forceinline__ Y operator()(float x) const {
+    return NarrowTo<Io>(fabsf(x) == absmax ? copysignf(one, x) : x * up * reciprocal);
+  }
+};
+
+template <typename Io>
+struct Quantised {
+  using Y = Io;
+  static constexpr bool kInteger = std::is_same_v<Io, int8_t>;
+  static constexpr float kLargest = kInteger                            ? 127
+                                    : std::is_same_v<Io, __nv_fp8_e5m2> ? 57344
+                                                                        : 448;
+  float scale, reciprocal, minus_scale;
+
+  __device__ __forceinline__ explicit Quantised(float absmax) {
+    const float wanted = absmax / kLargest;
+    scale = wanted < 0x1p-126f ? 0x1p-126f : wanted;
+    reciprocal = 1 / scale;
+    // Nothing is left to be put right where the quotient is 0 or NaN.
+    minus_scale = scale < 0x1p127f ? -scale : 0;
+  }
+  __device__ __forceinline__ float OfRow() const { return scale; }
+  __device__ __forceinline__ Y operator()(float x) const {
+    // The quotient with its remainder put back: as a division rounds it.
+    const float estimate = x * reciprocal;
+    const float q = fmaf(fmaf(estimate, minus_scale, x), reciprocal, estimate);
+    if constexpr (kInteger) {
+      return static_cast<int8_t>(min(max(__float2int_rn(q), -127), 127));  // 0 for NaN
+    } else {
+      return Io(q);  // saturates
+    }
+  }
+};
+
+template <typename Io, int kVector>
+struct Target {
+  Io* y;
+
+  template <typename W>
+  __device__ __forceinline__ void operator()(const W& window, typename W::Index pack,
+                                             const Pack<Io, kVector>& packed) const {
+    Io* to = y + window.Offset(pack);
+    if (window.IsWhole(pack)) return packed.StoreGlobal(to);
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) {
+      if (window.Has(pack, i)) to[i] = packed.element[i];
+    }
+  }
+};
+
+template <typename Result, typename Io, int kVector, bool kWhole>
+__global__ void __launch_bounds__(kAbsmaxMostThreads)
+    AbsmaxKernel(DirectLoad<Elements, Io> load, Target<typename Result::Y, kVector> store,
+                 float* of_row, Rows rows, int log2_lanes) {
+  __shared__ __align__(16) unsigned char scratch[kScratchBytes];
+  const int lanes = 1 << log2_lanes;
+  const int lane = threadIdx.x & (lanes - 1);
+  const int64_t row =
+      int64_t{blockIdx.x} * (blockDim.x >> log2_lanes) + (threadIdx.x >> log2_lanes);
+  const Window<kVector, kWhole> window(row, rows.columns);
+  // Lanes past the last row stay for the shuffles.
+  const int packs = row < rows.outer ? window.packs : 0;
+
+  Pack<Io, kVector> raw[kAbsmaxPacks][1];
+#pragma unroll
+  for (int k = 0; k < kAbsmaxPacks; ++k) {
+    const int pack = lane + k * lanes;
+    raw[k][0] = load.Fetch({}, 0, window, pack, pack < packs);
+  }
+  Magnitude largest;
+  const auto add = [&](int pack, const auto& fetched) {
+    Element<float, 1> e[kVector];
+    load.Decode({}, window, pack, fetched, e);
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) largest.Add(e[i][0]);
+  };
+#pragma unroll
+  for (int k = 0; k < kAbsmaxPacks; ++k) add(lane + k * lanes, raw[k]);
+  Pack<Io, kVector> more[1];
+#pragma unroll 4
+  for (int pack = lane + kAbsmaxPacks * lanes; pack < packs; pack += lanes) {
+    more[0] = load.Fetch({}, 0, window, pack);
+    add(pack, more);
+  }
+
+  const Magnitude total =
+      lanes > kWarpLanes ? BlockReduce(largest, scratch) : Butterfly(largest, lanes);
+  const Result result(total.Value());
+  if (lane == 0 && row < rows.outer) of_row[row] = result.OfRow();
+  const auto finish = [&](int pack, const auto& fetched) {
+    Element<float, 1> e[kVector];
+    load.Decode(fetched, e);
+    Pack<typename Result::Y, kVector> y;
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) y.element[i] = result(e[i][0]);
+    store(window, pack, y);
+  };
+#pragma unroll
+  for (int k = 0; k < kAbsmaxPacks; ++k) {
+    if (lane + k * lanes < packs) finish(lane + k * lanes, raw[k]);
+  }
+#pragma unroll 4
+  for (int pack = lane + kAbsmaxPacks * lanes; pack < packs; pack += lanes) {
+    more[0] = load.Fetch({}, 0, window, pack);
+    finish(pack, more);
+  }
+}
+
+template <typename Result, typename Io>
+cudaError_t Run(const Absmax& call, cudaStream_t stream) {
+  constexpr int kFullVector = kVectorBytes / sizeof(Io);
+  const AbsmaxPlan plan = PlanAbsmax(call.rows, call.dtype, call.alignment);
+  if (plan.blocks > kMaxGrid) return cudaErrorInvalidConfiguration;
+  const auto launch = [&]<int kVector, bool kWhole>() {
+    const DirectLoad<Elements, Io> load{{static_cast<const Io*>(call.x)}, call.rows.Elements()};
+    const Target<typename Result::Y, kVector> store{static_cast<typename Result::Y*>(call.y)};
+    AbsmaxKernel<Result, Io, kVector, kWhole>
+        <<<static_cast<unsigned>(plan.blocks), plan.threads, 0, stream>>>(
+            load, store, static_cast<float*>(call.of_row), call.rows,
+            std::countr_zero(static_cast<unsigned>(plan.lanes)));
+    return cudaGetLastError();
+  };
+  if (plan.vector == 1) return launch.template operator()<1, true>();
+  if (call.rows.columns % kFullVector == 0) return launch.template operator()<kFullVector, true>();
+  return launch.template operator()<kFullVector, false>();
+}
+
+template <typename Io>
+cudaError_t RunFrom(const Absmax& call, cudaStream_t stream) {
+  switch (call.result) {
+    case AbsmaxResult::kScaled:
+      return Run<Scaled<Io>, Io>(call, stream);
+    case AbsmaxResult::kE4M3:
+      return Run<Quantised<__nv_fp8_e4m3>, Io>(call, stream);
+    case AbsmaxResult::kE5M2:
+      return Run<Quantised<__nv_fp8_e5m2>, Io>(call, stream);
+    case AbsmaxResult::kI8:
+      return Run<Quantised<int8_t>, Io>(call, stream);
+  }
+  return cudaErrorInvalidValue;
+}
+
+}  // namespace
+
+}  // namespace JS_ISA
+
+cudaError_t Launch(const Absmax& call, cudaStream_t stream) {
+  switch (call.dtype) {
+    case DataType::kF32:
+      return JS_ISA::RunFrom<float>(call, stream);
+    case DataType::kF16:
+      return JS_ISA::RunFrom<__half>(call, stream);
+    case DataType::kBF16:
+      return JS_ISA::RunFrom<__nv_bfloat16>(call, stream);
+    default:
+      return cudaErrorInvalidValue;
+  }
+}
+
+}  // namespace jax_softmax

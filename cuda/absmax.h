@@ -1,0 +1,48 @@
+// Rows divided by their largest magnitude, or quantised to 8 bits by it: read once, written once.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include "plan.h"
+
+namespace jax_softmax {
+
+// What the elements become: x / absmax in the dtype of x, or q = x / scale in 8 bits, where scale
+// is absmax over the largest number of that type, but no less than the smallest normal number.
+enum class AbsmaxResult { kScaled, kE4M3, kE5M2, kI8 };
+
+struct Absmax {
+  const void* x;
+  void* y;
+  void* of_row;  // absmax or scale, in float32
+  DataType dtype;
+  AbsmaxResult result;
+  Rows rows;  // whose inner dimension is 1
+  int alignment;
+};
+
+struct AbsmaxPlan {
+  int vector;
+  int lanes;    // that share a row: a power of two
+  int threads;  // of a block: of one row where the lanes are more than a warp's
+  int64_t blocks;
+};
+
+inline constexpr int kAbsmaxThreads = 256;
+inline constexpr int kAbsmaxMostThreads = 512;
+inline constexpr int kAbsmaxPacks = 4;  // vectors of a row that a thread keeps in registers
+
+constexpr AbsmaxPlan PlanAbsmax(const Rows& rows, DataType dtype, int alignment) {
+  AbsmaxPlan plan{};
+  plan.vector = alignment % kVectorBytes == 0 ? kVectorBytes / SizeOf(dtype) : 1;
+  const int64_t packs = PacksPerRow(rows.columns, plan.vector);
+  plan.lanes = static_cast<int>(
+      std::min<int64_t>(PowerOfTwoFrom(CeilDiv(packs, kAbsmaxPacks)), kAbsmaxMostThreads));
+  plan.threads = plan.lanes > kWarpLanes ? plan.lanes : kAbsmaxThreads;
+  plan.blocks = CeilDiv(rows.Count(), plan.threads / plan.lanes);
+  return plan;
+}
+
+cudaError_t Launch(const Absmax& call, cudaStream_t stream);
+
+}  // namespace jax_softmax
