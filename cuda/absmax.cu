@@ -45,8 +45,14 @@ struct Scaled {
     one = absmax == 0 ? 0 : 1;
   }
   __device__ __forceinline__ float OfRow() const { return absmax; }
-  __device__ __forceinline__ Y operator()(float x) const {
-    return NarrowTo<Io>(fabsf(x) == absmax ? copysignf(one, x) : x * up * reciprocal);
+  template <int kVector>
+  __device__ __forceinline__ void operator()(const Element<float, 1> (&e)[kVector],
+                                             Pack<Y, kVector>& y) const {
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) {
+      const float x = e[i][0];
+      y.element[i] = NarrowTo<Io>(fabsf(x) == absmax ? copysignf(one, x) : x * up * reciprocal);
+    }
   }
 };
 
@@ -67,15 +73,34 @@ struct Quantised {
     minus_scale = scale < 0x1p127f ? -scale : 0;
   }
   __device__ __forceinline__ float OfRow() const { return scale; }
-  __device__ __forceinline__ Y operator()(float x) const {
-    // The quotient with its remainder put back: as a division rounds it.
-    const float estimate = x * reciprocal;
-    const float q = fmaf(fmaf(estimate, minus_scale, x), reciprocal, estimate);
+  template <int kVector>
+  __device__ __forceinline__ void operator()(const Element<float, 1> (&e)[kVector],
+                                             Pack<Y, kVector>& y) const {
+    float q[kVector];
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) q[i] = Quotient(e[i][0]);
     if constexpr (kInteger) {
-      return static_cast<int8_t>(min(max(__float2int_rn(q), -127), 127));  // 0 for NaN
+#pragma unroll
+      for (int i = 0; i < kVector; ++i) {
+        y.element[i] = static_cast<int8_t>(min(max(__float2int_rn(q[i]), -127), 127));  // NaN: 0
+      }
+    } else if constexpr (kVector == 1) {
+      y.element[0] = Y(q[0]);  // saturates
     } else {
-      return Io(q);  // saturates
+      constexpr auto kKind = std::is_same_v<Io, __nv_fp8_e5m2> ? __NV_E5M2 : __NV_E4M3;
+#pragma unroll
+      for (int i = 0; i < kVector; i += 2) {
+        const auto pair = __nv_cvt_float2_to_fp8x2({q[i], q[i + 1]}, __NV_SATFINITE, kKind);
+        memcpy(&y.element[i], &pair, sizeof(pair));
+      }
     }
+  }
+
+ private:
+  // With its remainder put back: as a division rounds it.
+  __device__ __forceinline__ float Quotient(float x) const {
+    const float estimate = x * reciprocal;
+    return fmaf(fmaf(estimate, minus_scale, x), reciprocal, estimate);
   }
 };
 
@@ -95,7 +120,7 @@ struct Target {
   }
 };
 
-template <typename Result, typename Io, int kVector, bool kWhole>
+template <typename Result, typename Io, int kVector, bool kWhole, int kPacks>
 __global__ void __launch_bounds__(kAbsmaxMostThreads)
     AbsmaxKernel(DirectLoad<Elements, Io> load, Target<typename Result::Y, kVector> store,
                  float* of_row, Rows rows, int log2_lanes) {
@@ -108,9 +133,9 @@ __global__ void __launch_bounds__(kAbsmaxMostThreads)
   // Lanes past the last row stay for the shuffles.
   const int packs = row < rows.outer ? window.packs : 0;
 
-  Pack<Io, kVector> raw[kAbsmaxPacks][1];
+  Words<Io, kVector> raw[kPacks][1];
 #pragma unroll
-  for (int k = 0; k < kAbsmaxPacks; ++k) {
+  for (int k = 0; k < kPacks; ++k) {
     const int pack = lane + k * lanes;
     raw[k][0] = load.Fetch({}, 0, window, pack, pack < packs);
   }
@@ -122,10 +147,10 @@ __global__ void __launch_bounds__(kAbsmaxMostThreads)
     for (int i = 0; i < kVector; ++i) largest.Add(e[i][0]);
   };
 #pragma unroll
-  for (int k = 0; k < kAbsmaxPacks; ++k) add(lane + k * lanes, raw[k]);
-  Pack<Io, kVector> more[1];
-#pragma unroll 4
-  for (int pack = lane + kAbsmaxPacks * lanes; pack < packs; pack += lanes) {
+  for (int k = 0; k < kPacks; ++k) add(lane + k * lanes, raw[k]);
+  Words<Io, kVector> more[1];
+#pragma unroll 2
+  for (int pack = lane + kPacks * lanes; pack < packs; pack += lanes) {
     more[0] = load.Fetch({}, 0, window, pack);
     add(pack, more);
   }
@@ -138,16 +163,15 @@ __global__ void __launch_bounds__(kAbsmaxMostThreads)
     Element<float, 1> e[kVector];
     load.Decode(fetched, e);
     Pack<typename Result::Y, kVector> y;
-#pragma unroll
-    for (int i = 0; i < kVector; ++i) y.element[i] = result(e[i][0]);
+    result(e, y);
     store(window, pack, y);
   };
 #pragma unroll
-  for (int k = 0; k < kAbsmaxPacks; ++k) {
+  for (int k = 0; k < kPacks; ++k) {
     if (lane + k * lanes < packs) finish(lane + k * lanes, raw[k]);
   }
-#pragma unroll 4
-  for (int pack = lane + kAbsmaxPacks * lanes; pack < packs; pack += lanes) {
+#pragma unroll 2
+  for (int pack = lane + kPacks * lanes; pack < packs; pack += lanes) {
     more[0] = load.Fetch({}, 0, window, pack);
     finish(pack, more);
   }
@@ -158,18 +182,25 @@ cudaError_t Run(const Absmax& call, cudaStream_t stream) {
   constexpr int kFullVector = kVectorBytes / sizeof(Io);
   const AbsmaxPlan plan = PlanAbsmax(call.rows, call.dtype, call.alignment);
   if (plan.blocks > kMaxGrid) return cudaErrorInvalidConfiguration;
-  const auto launch = [&]<int kVector, bool kWhole>() {
+  const auto launch = [&]<int kVector, bool kWhole, int kPacks>() {
     const DirectLoad<Elements, Io> load{{static_cast<const Io*>(call.x)}, call.rows.Elements()};
     const Target<typename Result::Y, kVector> store{static_cast<typename Result::Y*>(call.y)};
-    AbsmaxKernel<Result, Io, kVector, kWhole>
+    AbsmaxKernel<Result, Io, kVector, kWhole, kPacks>
         <<<static_cast<unsigned>(plan.blocks), plan.threads, 0, stream>>>(
             load, store, static_cast<float*>(call.of_row), call.rows,
             std::countr_zero(static_cast<unsigned>(plan.lanes)));
     return cudaGetLastError();
   };
-  if (plan.vector == 1) return launch.template operator()<1, true>();
-  if (call.rows.columns % kFullVector == 0) return launch.template operator()<kFullVector, true>();
-  return launch.template operator()<kFullVector, false>();
+  const auto launch_packs = [&]<int kVector, bool kWhole>() {
+    if (plan.packs == 2) return launch.template operator()<kVector, kWhole, 2>();
+    if (plan.packs == 4) return launch.template operator()<kVector, kWhole, 4>();
+    return launch.template operator()<kVector, kWhole, 8>();
+  };
+  if (plan.vector == 1) return launch.template operator()<1, true, 8>();
+  if (call.rows.columns % kFullVector == 0) {
+    return launch_packs.template operator()<kFullVector, true>();
+  }
+  return launch_packs.template operator()<kFullVector, false>();
 }
 
 template <typename Io>

@@ -1,14 +1,32 @@
 // An operand of fewer elements than another: where in it each row's elements lie.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <span>
-#include <utility>
 
 #include "common.h"
 
 namespace jax_softmax {
+
+// Division of numbers below 2^31 by a number that is known beforehand, in three instructions
+// (Granlund and Montgomery 1994).
+struct Divisor {
+  uint32_t divisor = 1;
+  uint32_t magic = 1;
+  uint32_t shift = 0;
+
+  constexpr Divisor() = default;
+  constexpr explicit Divisor(uint32_t d) : divisor(d) {
+    while ((uint64_t{1} << shift) < d) ++shift;
+    magic = static_cast<uint32_t>((((uint64_t{1} << shift) - d) << 32) / d + 1);
+  }
+  JS_HD uint32_t Quotient(uint32_t n) const {
+    return (static_cast<uint32_t>((uint64_t{n} * magic) >> 32) + n) >> shift;
+  }
+  JS_HD uint32_t Remainder(uint32_t n) const { return n - Quotient(n) * divisor; }
+};
 
 // Strides over the rows of an operand that is broadcast, by NumPy's rules, against [rows, columns].
 struct Broadcast {
@@ -16,22 +34,21 @@ struct Broadcast {
 
   // The rows' dimensions, outermost first, those that have one stride merged.
   int groups = 0;
-  uint32_t size[kMostGroups] = {};
+  Divisor size[kMostGroups];
   int64_t stride[kMostGroups] = {};
   int64_t column_stride = 0;
 
-  // Of the first element of a row; with a single row for all, 0.
+  // Of a row's first element.
   JS_HD int64_t Offset(uint32_t row) const {
     int64_t offset = 0;
     JS_UNROLL
-    for (int g = kMostGroups - 1; g >= 0; --g) {
+    for (int g = kMostGroups - 1; g > 0; --g) {
       if (g >= groups) continue;
-      // The outermost needs no remainder.
-      const uint32_t index = g > 0 ? row % size[g] : row;
-      offset += index * stride[g];
-      row /= size[g];
+      const uint32_t outer = size[g].Quotient(row);
+      offset += (row - outer * size[g].divisor) * stride[g];
+      row = outer;
     }
-    return offset;
+    return offset + row * stride[0];
   }
 };
 
@@ -48,6 +65,7 @@ constexpr std::optional<Broadcast> BroadcastOf(std::span<const int64_t> dims,
     return other < logical_axis ? other : other + 1;
   };
   Broadcast broadcast;
+  int64_t size[Broadcast::kMostGroups] = {};
   int64_t stride = 1;
   // Innermost first; turned around below.
   for (int64_t position = rank - 1; position >= 0; --position) {
@@ -60,34 +78,40 @@ constexpr std::optional<Broadcast> BroadcastOf(std::span<const int64_t> dims,
     }
     if (dims[d] == 1) continue;
     const int g = broadcast.groups;
-    if (g > 0 && own == broadcast.stride[g - 1] * broadcast.size[g - 1]) {
-      broadcast.size[g - 1] *= static_cast<uint32_t>(dims[d]);
+    if (g > 0 && own == broadcast.stride[g - 1] * size[g - 1]) {
+      size[g - 1] *= dims[d];
       continue;
     }
     if (g == Broadcast::kMostGroups) return std::nullopt;
-    broadcast.size[g] = static_cast<uint32_t>(dims[d]);
+    size[g] = dims[d];
     broadcast.stride[g] = own;
     ++broadcast.groups;
   }
-  for (int i = 0, j = broadcast.groups - 1; i < j; ++i, --j) {
-    std::swap(broadcast.size[i], broadcast.size[j]);
-    std::swap(broadcast.stride[i], broadcast.stride[j]);
+  std::reverse(size, size + broadcast.groups);
+  std::reverse(broadcast.stride, broadcast.stride + broadcast.groups);
+  for (int g = 0; g < broadcast.groups; ++g) {
+    broadcast.size[g] = Divisor(static_cast<uint32_t>(size[g]));
   }
   return broadcast;
 }
 
-// What is applied to logits as they are loaded. Null or 0 is absent.
+// What is applied to logits as they are loaded. Null or 0 is absent. There are less than 2^31 rows.
 struct Terms {
   double factor = 1;
   double softcap = 0;
-  int64_t causal_rows = 0;     // of each matrix, whose last row sees every column
-  const void* mask = nullptr;  // bytes, 0 or 1
-  const void* bias = nullptr;
+  double per_softcap = 0;       // 1 / softcap
+  const void* mask = nullptr;   // bytes, 0 or 1
+  const void* bias = nullptr;   // in the logits' type, or in the compute type
   const void* scale = nullptr;  // in the compute type, as is the sink
   const void* sink = nullptr;
-  bool wide_bias = false;  // in the compute type instead of the logits'
+  bool causal = false;
+  Divisor causal_rows;  // of each matrix, whose last row sees every column
+  bool wide_bias = false;
+  // Whether whole vectors of a row of whole vectors may be read.
+  bool mask_in_vectors = false;
+  bool bias_in_vectors = false;
   // How many rows that lie apart read the same of a large operand: they are worked on in turn.
-  uint32_t turns = 1;
+  Divisor turns;
   Broadcast mask_at, bias_at, scale_at, sink_at;
 };
 

@@ -42,7 +42,7 @@ __global__ void __launch_bounds__(kMapThreads)
   const Window<kVector, kWhole> window(row, rows.columns);
   const int first = static_cast<int>(blockIdx.x % parts) * lanes * kMapPacks + lane;
 
-  Pack<Io, kVector> raw[kMapPacks][1];
+  Words<Io, kVector> raw[kMapPacks][1];
 #pragma unroll
   for (int k = 0; k < kMapPacks; ++k) {
     const int pack = first + k * lanes;

@@ -53,7 +53,14 @@ inline ffi::ErrorOr<Terms> DecodeTerms(OpKind op, ffi::RemainingArgs args, std::
     if (!at) return ffi::Unexpected(Invalid(op, "a term is broadcast in too many dimensions"));
     terms.*kind->data = operand->untyped_data();
     terms.*kind->at = *at;
-    if (is_bias) terms.wide_bias = type == wide;
+    const bool in_vectors =
+        axis + 1 == static_cast<int64_t>(dims.size()) && at->column_stride == 1 &&
+        AlignmentOf(reinterpret_cast<uintptr_t>(operand->untyped_data())) == kVectorBytes;
+    if (kind->name == 'm') terms.mask_in_vectors = in_vectors;
+    if (is_bias) {
+      terms.wide_bias = type != x->element_type();
+      terms.bias_in_vectors = in_vectors && !terms.wide_bias;
+    }
     if (at->groups > 1 && at->stride[0] == 0 && operand->size_bytes() > kCachedBytes) {
       terms.turns = at->size[0];
     }

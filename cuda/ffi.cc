@@ -75,17 +75,24 @@ ffi::Error RunWithTerms(OpKind op, cudaStream_t stream, int32_t ordinal, ffi::Re
                         ffi::Result<ffi::AnyBuffer> out, ffi::RemainingRets more, int64_t axis,
                         int64_t logical_axis, std::string_view strategy, bool batch_invariant,
                         std::string_view names, double factor, double softcap, bool causal) {
+  if (out->element_count() >= int64_t{1} << 31) {
+    const auto dims = out->dimensions();
+    const auto rows = RowsOf({dims.begin(), dims.size()}, logical_axis, axis);
+    if (rows.Count() >= int64_t{1} << 31) return Invalid(op, "takes less than 2^31 rows");
+  }
   const auto terms = DecodeTerms(op, args, names, axis, logical_axis);
   if (terms.has_error()) return terms.error();
   Extras extras{*terms};
   extras.terms.factor = factor;
   extras.terms.softcap = softcap;
+  extras.terms.per_softcap = 1 / softcap;
   if (causal) {
     const auto dims = args.get<ffi::AnyBuffer>(0)->dimensions();
     if (dims.size() < 2 || axis + 1 != static_cast<int64_t>(dims.size()) || axis != logical_axis) {
       return Invalid(op, "causal wants the last of at least two axes");
     }
-    extras.terms.causal_rows = dims[dims.size() - 2];
+    extras.terms.causal = true;
+    extras.terms.causal_rows = Divisor(static_cast<uint32_t>(dims[dims.size() - 2]));
   }
   return Run(op, extras, stream, ordinal, args, out, more, axis, logical_axis, strategy,
              batch_invariant);

@@ -74,10 +74,10 @@ class Cache {
           Read(k, e);
           const auto terms = AddTerms(statistic, e, term);
           if constexpr (kKeepsTerms) {
-            Raw raw;
+            typename Raw::Values kept;
 #pragma unroll
-            for (int i = 0; i < kVector; ++i) raw.element[i] = terms.x[i];
-            raw.Store(Place(0, k));
+            for (int i = 0; i < kVector; ++i) kept.element[i] = terms.x[i];
+            Raw(kept).Store(Place(0, k));
           }
         }
       };
@@ -117,12 +117,12 @@ class Cache {
     if (k < 0 || k % blockDim.x != threadIdx.x || slice.window.IsWhole(slice.begin + k)) return;
 #pragma unroll
     for (int input = 0; input < Op::kInputs; ++input) {
-      Raw raw = Raw::Load(Place(input, k));
+      auto values = Raw::Load(Place(input, k)).Unpack();
 #pragma unroll
       for (int i = 0; i < kVector; ++i) {
-        if (!slice.window.Has(slice.begin + k, i)) raw.element[i] = Load::AbsentIo(input);
+        if (!slice.window.Has(slice.begin + k, i)) values.element[i] = Load::AbsentIo(input);
       }
-      raw.Store(Place(input, k));
+      Raw(values).Store(Place(input, k));
     }
   }
 

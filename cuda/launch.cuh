@@ -184,6 +184,11 @@ cudaError_t RunAs(const Call& call, cudaStream_t stream, int* resident) {
           }
           return cudaErrorInvalidValue;
         case Strategy::kStream:
+          if constexpr (kPerRow<Op>) {
+            if (plan.cluster_blocks == 1) {
+              return launch(ReduceKernel<Op, Load, Store, vector, kWhole>);
+            }
+          }
           return launch_queue(StreamKernel<Op, Load, Store, vector, kWhole>);
         default:
           break;

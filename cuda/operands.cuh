@@ -44,24 +44,8 @@ struct Pack {
   static constexpr int kWords = kBytes / sizeof(Word);
   Io element[kVector];
 
-  template <bool kLastUse = false>
-  __device__ __forceinline__ static Pack Load(const void* from) {
-    const auto* source = static_cast<const Word*>(from);
-    Word words[kWords];
-#pragma unroll
-    for (int i = 0; i < kWords; ++i) words[i] = kLastUse ? __ldcs(source + i) : source[i];
-    Pack pack;
-    memcpy(&pack, words, sizeof(words));
-    return pack;
-  }
-  __device__ __forceinline__ void Store(void* to) const {
-    Word words[kWords];
-    memcpy(words, this, sizeof(words));
-#pragma unroll
-    for (int i = 0; i < kWords; ++i) static_cast<Word*>(to)[i] = words[i];
-  }
-  // The same by an instruction of its own: beside the masked stores of a row's edges, the compiler
-  // splits an assignment into elements all the same (nvcc 13.0, the block kernels' PTX).
+  // By instructions of its own: beside the masked stores of a row's edges, the compiler splits an
+  // assignment into elements all the same (nvcc 13.0, the block kernels' PTX).
   template <bool kLastUse = false>
   __device__ __forceinline__ void StoreGlobal(void* to) const {
     Word words[kWords];
@@ -93,6 +77,40 @@ template <typename Io>
 __device__ __forceinline__ Io NarrowTo(double x) {
   return x;
 }
+
+// The same as words that nothing has looked into yet: a choice between two is made word by word,
+// where that between two packs would be made element by element.
+template <typename Io, int kVector>
+struct Words {
+  using Values = Pack<Io, kVector>;
+  using Word = typename Values::Word;
+  static constexpr int kBytes = Values::kBytes;
+  Word word[Values::kWords];
+
+  Words() = default;
+  __device__ __forceinline__ explicit Words(const Values& values) {
+    memcpy(word, &values, sizeof(word));
+  }
+  template <bool kLastUse = false>
+  __device__ __forceinline__ static Words Load(const void* from) {
+    const auto* source = static_cast<const Word*>(from);
+    Words words;
+#pragma unroll
+    for (int i = 0; i < Values::kWords; ++i) {
+      words.word[i] = kLastUse ? __ldcs(source + i) : source[i];
+    }
+    return words;
+  }
+  __device__ __forceinline__ void Store(void* to) const {
+#pragma unroll
+    for (int i = 0; i < Values::kWords; ++i) static_cast<Word*>(to)[i] = word[i];
+  }
+  __device__ __forceinline__ Values Unpack() const {
+    Values values;
+    memcpy(&values, word, sizeof(values));
+    return values;
+  }
+};
 
 // A row as the aligned vectors that it touches. Offsets are in elements from the operand's start,
 // so that the same window serves every operand.
@@ -158,7 +176,7 @@ struct DirectLoad {
   using T = typename Op::T;
   using E = Element<T, Op::kInputs>;
   template <int kVector>
-  using Raw = Pack<Io, kVector>;
+  using Raw = Words<Io, kVector>;
 
   const Io* source[Op::kInputs];
   int64_t elements;  // of each operand
@@ -172,10 +190,10 @@ struct DirectLoad {
   }
   template <int kVector>
   __device__ __forceinline__ static Raw<kVector> AbsentRaw(int input) {
-    Raw<kVector> raw;
+    Pack<Io, kVector> absent;
 #pragma unroll
-    for (int i = 0; i < kVector; ++i) raw.element[i] = AbsentIo(input);
-    return raw;
+    for (int i = 0; i < kVector; ++i) absent.element[i] = AbsentIo(input);
+    return Raw<kVector>(absent);
   }
 
   // The row that is worked on as the i-th.
@@ -199,10 +217,12 @@ struct DirectLoad {
         raw = Whole::template Load<kLastUse>(from);
       } else if (present) {
         // The end of the operand.
+        auto values = raw.Unpack();
 #pragma unroll
         for (int i = 0; i < W::kVector; ++i) {
-          if (offset + i < elements) raw.element[i] = from[i];
+          if (offset + i < elements) values.element[i] = from[i];
         }
+        raw = Whole(values);
       }
     }
     return raw;
@@ -213,8 +233,9 @@ struct DirectLoad {
                                                 E (&e)[kVector]) {
 #pragma unroll
     for (int input = 0; input < Op::kInputs; ++input) {
+      const auto values = raw[input].Unpack();
 #pragma unroll
-      for (int i = 0; i < kVector; ++i) e[i].value[input] = Widen(raw[input].element[i]);
+      for (int i = 0; i < kVector; ++i) e[i].value[input] = Widen(values.element[i]);
     }
   }
 

@@ -215,7 +215,7 @@ inline constexpr int kClusterStaggerRows = 4;
 // Of a multiprocessor's threads, with room for the vectors that each has under way, half.
 inline constexpr int kStreamResidentThreads = 1024;
 constexpr int StreamThreads(int inputs, bool per_row, bool terms) {
-  return per_row ? 128 : terms ? 256 : inputs == 1 ? 512 : 1024;
+  return per_row || terms ? 256 : inputs == 1 ? 512 : 1024;
 }
 // Blocks of a multiprocessor: terms take registers.
 constexpr int StreamBlocks(int threads, bool terms) {
@@ -431,8 +431,9 @@ constexpr Plan ClusterPlan(const Problem& p, const Device& device, Plan plan) {
 
 constexpr Plan StreamPlan(const Problem& p, const Device& device, Plan plan) {
   plan.threads = StreamThreads(p.inputs, IsPerRow(p.op), TakesTerms(p.op));
-  // Threads take some vectors each before a row gets more blocks.
-  const int64_t wanted = PowerOfTwoFrom(CeilDiv(PacksPerRow(p), plan.threads * 16));
+  // Threads take some vectors each before a row gets more blocks; many where nothing is written.
+  const int64_t wanted =
+      PowerOfTwoFrom(CeilDiv(PacksPerRow(p), plan.threads * (IsPerRow(p.op) ? 64 : 16)));
   plan.cluster_blocks =
       static_cast<int>(std::min<int64_t>(wanted, std::min(kStreamBlocks, device.cluster_blocks)));
   plan.lanes_per_row = plan.threads * plan.cluster_blocks;
@@ -441,7 +442,7 @@ constexpr Plan StreamPlan(const Problem& p, const Device& device, Plan plan) {
   const int64_t resident = int64_t{device.multiprocessors} *
                            StreamBlocks(plan.threads, TakesTerms(p.op)) / plan.cluster_blocks;
   plan.blocks = std::max<int64_t>(std::min(resident, p.rows.Count()), 1) * plan.cluster_blocks;
-  plan.queues = HasQueue(p) && p.rows.Count() > resident;
+  plan.queues = HasQueue(p) && p.rows.Count() > resident && !IsPerRow(p.op);
   return plan;
 }
 
@@ -481,6 +482,7 @@ constexpr int64_t WorkspaceBytes(const Problem& p, Strategy requested) {
   const bool chooses = requested == kAuto;
   if (requested == kSplit || (chooses && PrefersSplit(p))) return kSplitMostParts * kSplitPartBytes;
   const bool is_long = p.rows.inner == 1 && RowBytes(p) > int64_t{kBlockRowBytes} * p.inputs;
+  if (TakesTerms(p.op) || (IsPerRow(p.op) && requested != kCluster)) return 0;
   return requested == kCluster || requested == kStream || (chooses && is_long) ? kQueueBytes : 0;
 }
 

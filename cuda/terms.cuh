@@ -3,6 +3,7 @@
 #pragma once
 
 #include "broadcast.h"
+#include "math.cuh"
 #include "operands.cuh"
 
 namespace jax_softmax::JS_ISA {
@@ -17,11 +18,20 @@ struct TermsLoad : DirectLoad<Op, Io_> {
 
   Terms terms;
 
+  // What lies in memory for a vector of logits.
+  template <int kVector>
+  struct Raw {
+    Words<Io, kVector> x;
+    Words<uint8_t, kVector> mask;
+    Words<Io, kVector> bias;
+  };
+
   // What is the same for all elements of a row.
   struct Row {
     int64_t mask, bias;  // where its elements begin
-    int64_t seen;        // columns before the causal mask
+    int64_t seen;        // columns that masks of whole rows and the causal one leave
     T scale;
+    T shift;  // the bias, where the row has one
     T sink;
     bool has_sink;
   };
@@ -33,54 +43,88 @@ struct TermsLoad : DirectLoad<Op, Io_> {
     const auto at = [&](const void* operand, const Broadcast& broadcast) {
       return static_cast<const T*>(operand)[broadcast.Offset(index)];
     };
-    Row of{0, 0, rows.columns, static_cast<T>(terms.factor), T{}, terms.sink != nullptr};
-    if (terms.mask != nullptr) of.mask = terms.mask_at.Offset(index);
-    if (terms.bias != nullptr) of.bias = terms.bias_at.Offset(index);
+    Row of{0, 0, rows.columns, static_cast<T>(terms.factor), T{}, T{}, terms.sink != nullptr};
+    if (terms.causal) {
+      const int64_t after = terms.causal_rows.divisor - 1 - terms.causal_rows.Remainder(index);
+      of.seen = max(rows.columns - after, int64_t{0});
+    }
+    if (terms.mask != nullptr) {
+      of.mask = terms.mask_at.Offset(index);
+      if (IsPerRow(terms.mask_at) && static_cast<const uint8_t*>(terms.mask)[of.mask] == 0) {
+        of.seen = 0;
+      }
+    }
+    if (terms.bias != nullptr) {
+      of.bias = terms.bias_at.Offset(index);
+      if (IsPerRow(terms.bias_at)) of.shift = BiasAt(of.bias);
+    }
     if (terms.scale != nullptr) of.scale *= at(terms.scale, terms.scale_at);
     if (of.has_sink) of.sink = at(terms.sink, terms.sink_at);
-    if (terms.causal_rows > 0) {
-      const int64_t last = index % static_cast<uint32_t>(terms.causal_rows) + 1;
-      of.seen = min(max(last + rows.columns - terms.causal_rows, int64_t{0}), rows.columns);
-    }
     return of;
   }
 
-  // Rows that share an operand too large for the cache follow each other.
+  // The row that is worked on as the i-th: those that share an operand too large for the cache
+  // follow each other.
   __device__ __forceinline__ int64_t RowAt(int64_t i, const Rows& rows) const {
-    const int64_t count = rows.outer * rows.inner;
-    if (terms.turns <= 1 || i >= count) return i;
+    const auto count = static_cast<uint32_t>(rows.outer * rows.inner);
+    if (terms.turns.divisor == 1 || i >= count) return i;
     const auto index = static_cast<uint32_t>(i);
-    const uint32_t turn = index % terms.turns;
-    return turn * (count / terms.turns) + index / terms.turns;
+    const uint32_t among = terms.turns.Quotient(index);
+    const uint32_t turn = index - among * terms.turns.divisor;
+    return int64_t{turn} * terms.turns.Quotient(count) + among;
   }
 
   template <bool kLastUse = false, typename W>
-  __device__ __forceinline__ auto Fetch(const Row& row, int input, const W& window,
-                                        typename W::Index pack, bool present = true) const {
-    const bool seen = pack * W::kVector - window.head < row.seen;
-    return Base::template Fetch<kLastUse>(typename Base::Row{}, input, window, pack,
-                                          present && seen);
+  __device__ __forceinline__ Raw<W::kVector> Fetch(const Row& row, int input, const W& window,
+                                                   typename W::Index pack,
+                                                   bool present = true) const {
+    const auto column = pack * W::kVector - window.head;
+    present = present && column < row.seen;
+    Raw<W::kVector> raw;
+    raw.x = Base::template Fetch<kLastUse>(typename Base::Row{}, input, window, pack, present);
+    if constexpr (W::kWhole) {
+      raw.mask = {};
+      if (terms.mask_in_vectors && present) {
+        raw.mask = Words<uint8_t, W::kVector>::Load(static_cast<const uint8_t*>(terms.mask) +
+                                                    row.mask + column);
+      }
+      raw.bias = {};
+      if (terms.bias_in_vectors && present) {
+        raw.bias =
+            Words<Io, W::kVector>::Load(static_cast<const Io*>(terms.bias) + row.bias + column);
+      }
+    }
+    return raw;
   }
 
   template <typename W>
   __device__ __forceinline__ Kept Decode(const Row& row, const W& window, typename W::Index pack,
-                                         const Pack<Io, W::kVector> (&raw)[1],
+                                         const Raw<W::kVector> (&raw)[1],
                                          E (&e)[W::kVector]) const {
     constexpr int kVector = W::kVector;
     const auto column = pack * kVector - window.head;  // of the first element
     const auto end = static_cast<typename W::Index>(row.seen);
     Kept kept = (1u << kVector) - 1;
-    const bool inside = column >= 0 && column + kVector <= end;
-    if (!inside) {
+    if (column < 0 || column + kVector > end) {
 #pragma unroll
       for (int i = 0; i < kVector; ++i) {
         if (column + i < 0 || column + i >= end) kept &= ~(1u << i);
       }
     }
-    if (terms.mask != nullptr && kept != 0) kept &= MaskOf<kVector>(row, column, inside, kept);
-    T z[kVector];
+    if (W::kWhole && terms.mask_in_vectors) {
+      kept &= BitsOf(raw[0].mask);
+    } else if (terms.mask != nullptr && !IsPerRow(terms.mask_at)) {
+      const auto* from = static_cast<const uint8_t*>(terms.mask) + row.mask;
 #pragma unroll
-    for (int i = 0; i < kVector; ++i) z[i] = Widen(raw[0].element[i]);
+      for (int i = 0; i < kVector; ++i) {
+        const bool wanted = kept >> i & 1;
+        if (wanted && from[(column + i) * terms.mask_at.column_stride] == 0) kept &= ~(1u << i);
+      }
+    }
+    T z[kVector];
+    const auto x = raw[0].x.Unpack();
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) z[i] = Widen(x.element[i]);
     if (row.scale != 1) {
 #pragma unroll
       for (int i = 0; i < kVector; ++i) z[i] *= row.scale;
@@ -89,11 +133,19 @@ struct TermsLoad : DirectLoad<Op, Io_> {
 #pragma unroll
       for (int i = 0; i < kVector; ++i) z[i] = Capped(z[i]);
     }
-    if (terms.bias != nullptr && kept != 0) {
-      if (terms.wide_bias) {
-        AddBias<T, kVector>(row, column, inside, kept, z);
-      } else {
-        AddBias<Io, kVector>(row, column, inside, kept, z);
+    if (W::kWhole && terms.bias_in_vectors) {
+      const auto bias = raw[0].bias.Unpack();
+#pragma unroll
+      for (int i = 0; i < kVector; ++i) z[i] += Widen(bias.element[i]);
+    } else if (terms.bias != nullptr) {
+      const bool per_row = IsPerRow(terms.bias_at);
+#pragma unroll
+      for (int i = 0; i < kVector; ++i) {
+        if (per_row) {
+          z[i] += row.shift;
+        } else if (kept >> i & 1) {
+          z[i] += BiasAt(row.bias + (column + i) * terms.bias_at.column_stride);
+        }
       }
     }
 #pragma unroll
@@ -105,81 +157,58 @@ struct TermsLoad : DirectLoad<Op, Io_> {
   __device__ __forceinline__ Kept At(const Row& row, int64_t column, int64_t offset, E& e) const {
     bool kept = column < row.seen;
     if (kept && terms.mask != nullptr) {
-      kept = static_cast<const uint8_t*>(
-                 terms.mask)[row.mask + column * terms.mask_at.column_stride] != 0;
+      const int64_t at = row.mask + column * terms.mask_at.column_stride;
+      kept = static_cast<const uint8_t*>(terms.mask)[at] != 0;
     }
     e.value[0] = Op::Absent(0);
     if (kept) {
       T z = Widen(this->source[0][offset]) * row.scale;
       if (terms.softcap != 0) z = Capped(z);
-      if (terms.bias != nullptr) {
-        const int64_t at = row.bias + column * terms.bias_at.column_stride;
-        z += terms.wide_bias ? static_cast<const T*>(terms.bias)[at]
-                             : Widen(static_cast<const Io*>(terms.bias)[at]);
-      }
+      if (terms.bias != nullptr) z += BiasAt(row.bias + column * terms.bias_at.column_stride);
       e.value[0] = z;
     }
     return kept;
   }
 
  private:
+  __device__ __forceinline__ static bool IsPerRow(const Broadcast& broadcast) {
+    return broadcast.column_stride == 0;
+  }
+  __device__ __forceinline__ T BiasAt(int64_t at) const {
+    return terms.wide_bias ? static_cast<const T*>(terms.bias)[at]
+                           : Widen(static_cast<const Io*>(terms.bias)[at]);
+  }
+
+  // cap * tanh(z / cap)
   __device__ __forceinline__ T Capped(T z) const {
     const T cap = static_cast<T>(terms.softcap);
-    if constexpr (sizeof(T) == 4) {
-      return cap * tanhf(z / cap);
+    const T u = z * static_cast<T>(terms.per_softcap);
+    if constexpr (sizeof(T) == 8) {
+      return cap * tanh(u);
+    } else if constexpr (Op::kExactLogits) {
+      return cap * tanhf(u);
     } else {
-      return cap * tanh(z / cap);
+      // 1 - 2 / (1 + exp(2 u)): absolutely as exact as results of 16 bits show.
+      return cap - 2 * cap * __fdividef(1, 1 + NarrowMath::Exp(2 * u));
     }
   }
 
-  // Of four bytes that are 0 or 1: the product has each at a bit of its highest byte.
-  __device__ __forceinline__ static Kept BitsOf(unsigned bytes) {
-    return bytes * 0x01020408u >> 24;
-  }
-
+  // One bit for each byte, which is 0 or 1. A product has four of them at bits of its highest byte.
   template <int kVector>
-  __device__ __forceinline__ Kept MaskOf(const Row& row, int64_t column, bool inside,
-                                         Kept wanted) const {
-    const auto* from = static_cast<const uint8_t*>(terms.mask) + row.mask;
-    const int64_t stride = terms.mask_at.column_stride;
-    if (stride == 0) return *from ? ~0u : 0u;
-    from += column * stride;
+  __device__ __forceinline__ static Kept BitsOf(const Words<uint8_t, kVector>& mask) {
     Kept kept = 0;
-    if (kVector > 1 && inside && stride == 1 && reinterpret_cast<uintptr_t>(from) % kVector == 0) {
-      if constexpr (kVector == 8) {
-        const uint2 bytes = *reinterpret_cast<const uint2*>(from);
-        kept = BitsOf(bytes.x) | BitsOf(bytes.y) << 4;
-      } else if constexpr (kVector == 4) {
-        kept = BitsOf(*reinterpret_cast<const unsigned*>(from));
-      } else {
-        for (int i = 0; i < kVector; ++i) kept |= unsigned{from[i]} << i;
+    if constexpr (kVector % 4 == 0) {
+#pragma unroll
+      for (int i = 0; i < kVector; i += 4) {
+        unsigned bytes;
+        memcpy(&bytes, reinterpret_cast<const uint8_t*>(mask.word) + i, sizeof(bytes));
+        kept |= bytes * 0x01020408u >> 24 << i;
       }
     } else {
 #pragma unroll
-      for (int i = 0; i < kVector; ++i) {
-        if (wanted >> i & 1) kept |= (from[i * stride] != 0 ? 1u : 0u) << i;
-      }
+      for (int i = 0; i < kVector; ++i) kept |= unsigned{mask.Unpack().element[i]} << i;
     }
     return kept;
-  }
-
-  template <typename B, int kVector>
-  __device__ __forceinline__ void AddBias(const Row& row, int64_t column, bool inside, Kept wanted,
-                                          T (&z)[kVector]) const {
-    using Vector = Pack<B, kVector>;
-    const int64_t stride = terms.bias_at.column_stride;
-    const B* from = static_cast<const B*>(terms.bias) + row.bias + column * stride;
-    if (inside && stride == 1 &&
-        reinterpret_cast<uintptr_t>(from) % sizeof(typename Vector::Word) == 0) {
-      const Vector bias = Vector::Load(from);
-#pragma unroll
-      for (int i = 0; i < kVector; ++i) z[i] += Widen(bias.element[i]);
-    } else {
-#pragma unroll
-      for (int i = 0; i < kVector; ++i) {
-        if (wanted >> i & 1) z[i] += Widen(from[i * stride]);
-      }
-    }
   }
 };
 

@@ -252,7 +252,7 @@ def _lower(ctx: Any, x: Any, **params: Any) -> Any:
     return mlir.lower_fun(_plain, multiple_results=True)(ctx, x, **params)
 
 
-# x[..., n] to a result of its shape, of its dtype or of 8 bits, and absmax or the scale of each row.
+# x[..., n] to a result of its shape, in its dtype or in 8 bits, and absmax or scale of each row.
 absmax_p = Primitive("absmax")
 absmax_p.multiple_results = True
 absmax_p.def_impl(partial(xla.apply_primitive, absmax_p))

@@ -1,9 +1,10 @@
-"""Softmax and its logarithm of logits that are scaled, capped, biased and masked: one primitive each.
+"""Softmax and its logarithm of scaled, capped, biased and masked logits: one primitive each.
 
 Operands are the logits and their terms, each of the logits' rank and broadcast against them. On a
 GPU one kernel reads them all; elsewhere, and on several devices, plain JAX surrounds softmax.
 """
 
+import itertools
 import math
 from collections.abc import Sequence
 from functools import partial
@@ -299,9 +300,7 @@ def _groups(shape: tuple[int, ...], operand: tuple[int, ...], axis: int) -> int:
     rows = [(d, o) for i, (d, o) in enumerate(zip(shape, operand, strict=True)) if i != axis]
     kinds = [o == 1 for d, o in rows if d > 1]
     # The softmax axis may part two that would have one stride.
-    return (
-        1 + sum(a != b for a, b in zip(kinds, kinds[1:], strict=False)) + (axis != len(shape) - 1)
-    )
+    return 1 + sum(a != b for a, b in itertools.pairwise(kinds)) + (axis != len(shape) - 1)
 
 
 masked_softmax_p = _primitive("masked_softmax", log=False)

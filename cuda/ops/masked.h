@@ -11,6 +11,7 @@ namespace jax_softmax::JS_ISA {
 template <typename M>
 struct MaskedSoftmax : Softmax<M> {
   static constexpr bool kTakesTerms = true;
+  static constexpr bool kExactLogits = M::kExact;
   using T = typename M::T;
   // The result of an element that is masked.
   JS_HD static T Masked() { return T{}; }
@@ -23,6 +24,7 @@ struct MaskedSoftmax : Softmax<M> {
 template <typename M>
 struct MaskedLogSoftmax : LogSoftmax<M> {
   static constexpr bool kTakesTerms = true;
+  static constexpr bool kExactLogits = M::kExact;
   using T = typename M::T;
   JS_HD static T Masked() { return Max<M>{}.value; }
   JS_HD static bool MasksItself(typename LogSoftmax<M>::Row row) {

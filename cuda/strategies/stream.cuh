@@ -20,7 +20,7 @@ __global__ void __launch_bounds__(kStreamThreads<Op>,
     StreamKernel(Op op, Load load, Store store, Rows rows, unsigned long long* counter) {
   using T = typename Op::T;
   // Vectors of a row that a thread loads before it uses the first.
-  constexpr int kBatch = (kTakesTerms<Op> ? 2 : 4) / Op::kInputs;
+  constexpr int kBatch = (kWhole && !kTakesTerms<Op> ? 4 : 2) / Op::kInputs;
   static_assert(kFitsStreamScratch<Op>);
   extern __shared__ __align__(16) unsigned char shared[];
   __shared__ Partial<Op> of_block[2];
@@ -97,6 +97,57 @@ __global__ void __launch_bounds__(kStreamThreads<Op>,
     }
   }
   cluster.Meet();
+}
+
+// The same for ops with one value for each row, by blocks alone: each fetches the next vectors, of
+// the next row too, before it adds those that have come.
+template <typename Op, typename Load, typename Store, int kVector, bool kWhole>
+__global__ void __launch_bounds__(kStreamThreads<Op>,
+                                  kStreamResidentThreads / kStreamThreads<Op> - !kWhole)
+    ReduceKernel(Op op, Load load, Store store, Rows rows) {
+  using W = Window<kVector, kWhole, int64_t>;
+  constexpr int kBatch = 2;
+  const int threads = blockDim.x;
+  __shared__ __align__(16) unsigned char shared[2][kScratchBytes];
+  typename Load::template Raw<kVector> raw[kBatch][Op::kInputs];
+  const auto fetch = [&](const W& window, int64_t k) {
+#pragma unroll
+    for (int b = 0; b < kBatch; ++b) {
+      const int64_t pack = k + b * threads;
+#pragma unroll
+      for (int input = 0; input < Op::kInputs; ++input) {
+        raw[b][input] = load.Fetch({}, input, window, pack, pack < window.packs);
+      }
+    }
+  };
+
+  int64_t row = blockIdx.x;
+  W window(row, rows.columns);
+  fetch(window, threadIdx.x);
+  for (int turn = 0; row < rows.outer; turn ^= 1) {
+    const int64_t next_row = row + gridDim.x;
+    const W next(next_row < rows.outer ? next_row : row, rows.columns);
+    Partial<Op> part;
+#pragma unroll 1
+    for (int64_t k = threadIdx.x; k - threadIdx.x < window.packs; k += kBatch * threads) {
+      Element<typename Op::T, Op::kInputs> e[kBatch][kVector];
+#pragma unroll
+      for (int b = 0; b < kBatch; ++b) load.Decode({}, window, k + b * threads, raw[b], e[b]);
+      const int64_t after = k + kBatch * threads;
+      const bool more = after - threadIdx.x < window.packs;
+      if (more || next_row < rows.outer) fetch(more ? window : next, more ? after : threadIdx.x);
+      AddOnline(op, part, e);
+    }
+    const typename Op::First own = part.first;
+    part.first = BlockReduce(part.first, shared[turn]);
+    if constexpr (Op::kSweeps == 2) {
+      op.Rescale(part.second, own, part.first);
+      part.second = BlockReduce(part.second, shared[turn] + kScratchBytes / 2);
+    }
+    if (threadIdx.x == 0) store.At(row, op.Close(part.first, part.second));
+    row = next_row;
+    window = next;
+  }
 }
 
 }  // namespace jax_softmax::JS_ISA

@@ -27,7 +27,7 @@ __device__ __forceinline__ void StoreStretch(Io* to, const Io* from, int count) 
   constexpr int kVector = kVectorBytes / sizeof(Io);
   for (int k = threadIdx.x * kVector; k < count; k += kTileThreads * kVector) {
     if (k + kVector <= count) {
-      Pack<Io, kVector>::Load(from + k).StoreGlobal(to + k);
+      Words<Io, kVector>::Load(from + k).Unpack().StoreGlobal(to + k);
     } else {
       for (int i = k; i < count; ++i) to[i] = from[i];
     }

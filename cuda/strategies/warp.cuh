@@ -11,7 +11,7 @@ template <typename Op, typename Load, typename Store, int kVector, bool kWhole, 
 __global__ void __launch_bounds__(kWarpThreads,
                                   BlocksFor(kWarpThreads, kVector * kPacks * kRows *
                                                               sizeof(typename Op::T) *
-                                                              (Op::kInputs + kTakesTerms<Op>)))
+                                                              (Op::kInputs + 2 * kTakesTerms<Op>)))
     WarpKernel(Op op, Load load, Store store, Rows rows, int log2_lanes) {
   const int lanes = 1 << log2_lanes;
   const int groups = kWarpThreads >> log2_lanes;
