@@ -82,7 +82,7 @@ struct Quantised {
     if constexpr (kInteger) {
 #pragma unroll
       for (int i = 0; i < kVector; ++i) {
-        y.element[i] = static_cast<int8_t>(min(max(__float2int_rn(q[i]), -127), 127));  // NaN: 0
+        y.element[i] = static_cast<int8_t>(__float2int_rn(q[i]));  // no more than 127; 0 for NaN
       }
     } else if constexpr (kVector == 1) {
       y.element[0] = Y(q[0]);  // saturates

@@ -29,7 +29,7 @@ struct AbsmaxPlan {
   int64_t blocks;
 };
 
-inline constexpr int kAbsmaxThreads = 256;
+inline constexpr int kAbsmaxThreads = 128;
 inline constexpr int kAbsmaxMostThreads = 512;
 
 constexpr AbsmaxPlan PlanAbsmax(const Rows& rows, DataType dtype, int alignment) {

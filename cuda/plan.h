@@ -217,9 +217,9 @@ inline constexpr int kStreamResidentThreads = 1024;
 constexpr int StreamThreads(int inputs, bool per_row, bool terms) {
   return per_row || terms ? 256 : inputs == 1 ? 512 : 1024;
 }
-// Blocks of a multiprocessor: terms take registers.
-constexpr int StreamBlocks(int threads, bool terms) {
-  return terms ? 3 : kStreamResidentThreads / threads;
+// Blocks of a multiprocessor: terms, and vectors fetched ahead, take registers.
+constexpr int StreamBlocks(int threads, bool many_registers) {
+  return many_registers ? 3 : kStreamResidentThreads / threads;
 }
 inline constexpr int kStreamBlocks = 8;  // the most of a cluster
 
@@ -315,7 +315,9 @@ constexpr Plan RegistersPlan(const Problem& p, Plan plan) {
     return Refuse(plan, "it takes one aligned input of at most 32 bits an element");
   }
   const int64_t packs = PacksPerRow(p);
-  const bool short_row = packs * plan.vector <= 16 * RegistersThreads(16);
+  // Terms cost a thread as much for 16 elements as for 32.
+  const bool prefers_32 = TakesTerms(p.op) && SizeOf(p.dtype) == 2;
+  const bool short_row = packs * plan.vector <= 16 * RegistersThreads(16) && !prefers_32;
   // An op that needs the elements again after the second sweep has no registers for more.
   const bool keeps = !FinishesFromTerms(p.op) && !IsPerRow(p.op);
   const int elements = short_row || keeps ? 16 : 32;
@@ -440,7 +442,8 @@ constexpr Plan StreamPlan(const Problem& p, const Device& device, Plan plan) {
   plan.rows_per_block = 1;
   plan.shared_bytes = 2 * kScratchBytes;
   const int64_t resident = int64_t{device.multiprocessors} *
-                           StreamBlocks(plan.threads, TakesTerms(p.op)) / plan.cluster_blocks;
+                           StreamBlocks(plan.threads, TakesTerms(p.op) || IsPerRow(p.op)) /
+                           plan.cluster_blocks;
   plan.blocks = std::max<int64_t>(std::min(resident, p.rows.Count()), 1) * plan.cluster_blocks;
   plan.queues = HasQueue(p) && p.rows.Count() > resident && !IsPerRow(p.op);
   return plan;

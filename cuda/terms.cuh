@@ -114,11 +114,11 @@ struct TermsLoad : DirectLoad<Op, Io_> {
     if (W::kWhole && terms.mask_in_vectors) {
       kept &= BitsOf(raw[0].mask);
     } else if (terms.mask != nullptr && !IsPerRow(terms.mask_at)) {
-      const auto* from = static_cast<const uint8_t*>(terms.mask) + row.mask;
-#pragma unroll
+      const int64_t stride = terms.mask_at.column_stride;
+      const auto* from = static_cast<const uint8_t*>(terms.mask) + row.mask + column * stride;
+#pragma unroll 1
       for (int i = 0; i < kVector; ++i) {
-        const bool wanted = kept >> i & 1;
-        if (wanted && from[(column + i) * terms.mask_at.column_stride] == 0) kept &= ~(1u << i);
+        if ((kept >> i & 1) && from[i * stride] == 0) kept &= ~(1u << i);
       }
     }
     T z[kVector];
@@ -137,16 +137,13 @@ struct TermsLoad : DirectLoad<Op, Io_> {
       const auto bias = raw[0].bias.Unpack();
 #pragma unroll
       for (int i = 0; i < kVector; ++i) z[i] += Widen(bias.element[i]);
-    } else if (terms.bias != nullptr) {
-      const bool per_row = IsPerRow(terms.bias_at);
+    } else if (terms.bias != nullptr && IsPerRow(terms.bias_at)) {
 #pragma unroll
-      for (int i = 0; i < kVector; ++i) {
-        if (per_row) {
-          z[i] += row.shift;
-        } else if (kept >> i & 1) {
-          z[i] += BiasAt(row.bias + (column + i) * terms.bias_at.column_stride);
-        }
-      }
+      for (int i = 0; i < kVector; ++i) z[i] += row.shift;
+    } else if (terms.bias != nullptr && terms.wide_bias) {
+      AddBias<T>(row.bias, column, kept, z);
+    } else if (terms.bias != nullptr) {
+      AddBias<Io>(row.bias, column, kept, z);
     }
 #pragma unroll
     for (int i = 0; i < kVector; ++i) e[i].value[0] = kept >> i & 1 ? z[i] : Op::Absent(0);
@@ -177,6 +174,18 @@ struct TermsLoad : DirectLoad<Op, Io_> {
   __device__ __forceinline__ T BiasAt(int64_t at) const {
     return terms.wide_bias ? static_cast<const T*>(terms.bias)[at]
                            : Widen(static_cast<const Io*>(terms.bias)[at]);
+  }
+
+  template <typename B, int kVector>
+  __device__ __forceinline__ void AddBias(int64_t begin, int64_t column, Kept kept,
+                                          T (&z)[kVector]) const {
+    const int64_t stride = terms.bias_at.column_stride;
+    const B* from = static_cast<const B*>(terms.bias) + begin + column * stride;
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) {
+      if (kept >> i & 1) z[i] += Widen(*from);
+      from += stride;
+    }
   }
 
   // cap * tanh(z / cap)

@@ -102,18 +102,17 @@ __global__ void __launch_bounds__(kStreamThreads<Op>,
 // The same for ops with one value for each row, by blocks alone: each fetches the next vectors, of
 // the next row too, before it adds those that have come.
 template <typename Op, typename Load, typename Store, int kVector, bool kWhole>
-__global__ void __launch_bounds__(kStreamThreads<Op>,
-                                  kStreamResidentThreads / kStreamThreads<Op> - !kWhole)
+__global__ void __launch_bounds__(kStreamThreads<Op>, StreamBlocks(kStreamThreads<Op>, true))
     ReduceKernel(Op op, Load load, Store store, Rows rows) {
-  using W = Window<kVector, kWhole, int64_t>;
-  constexpr int kBatch = 2;
+  using W = Window<kVector, kWhole>;  // longer rows are a cluster's
+  constexpr int kBatch = 4;
   const int threads = blockDim.x;
   __shared__ __align__(16) unsigned char shared[2][kScratchBytes];
   typename Load::template Raw<kVector> raw[kBatch][Op::kInputs];
-  const auto fetch = [&](const W& window, int64_t k) {
+  const auto fetch = [&](const W& window, int k) {
 #pragma unroll
     for (int b = 0; b < kBatch; ++b) {
-      const int64_t pack = k + b * threads;
+      const int pack = k + b * threads;
 #pragma unroll
       for (int input = 0; input < Op::kInputs; ++input) {
         raw[b][input] = load.Fetch({}, input, window, pack, pack < window.packs);
@@ -129,13 +128,16 @@ __global__ void __launch_bounds__(kStreamThreads<Op>,
     const W next(next_row < rows.outer ? next_row : row, rows.columns);
     Partial<Op> part;
 #pragma unroll 1
-    for (int64_t k = threadIdx.x; k - threadIdx.x < window.packs; k += kBatch * threads) {
+    for (int begin = 0; begin < window.packs; begin += kBatch * threads) {
+      const int k = begin + threadIdx.x;
       Element<typename Op::T, Op::kInputs> e[kBatch][kVector];
 #pragma unroll
       for (int b = 0; b < kBatch; ++b) load.Decode({}, window, k + b * threads, raw[b], e[b]);
-      const int64_t after = k + kBatch * threads;
-      const bool more = after - threadIdx.x < window.packs;
-      if (more || next_row < rows.outer) fetch(more ? window : next, more ? after : threadIdx.x);
+      const int after = begin + kBatch * threads;
+      const bool more = after < window.packs;
+      if (more || next_row < rows.outer) {
+        fetch(more ? window : next, (more ? after : 0) + threadIdx.x);
+      }
       AddOnline(op, part, e);
     }
     const typename Op::First own = part.first;
