@@ -32,23 +32,26 @@ struct Divisor {
 struct Broadcast {
   static constexpr int kMostGroups = 4;
 
-  // The rows' dimensions, outermost first, those that have one stride merged.
-  int groups = 0;
+  // The rows' dimensions, innermost first, those that have one stride merged; at least two.
+  int groups = 2;
   Divisor size[kMostGroups];
   int64_t stride[kMostGroups] = {};
   int64_t column_stride = 0;
 
   // Of a row's first element.
   JS_HD int64_t Offset(uint32_t row) const {
-    int64_t offset = 0;
-    JS_UNROLL
-    for (int g = kMostGroups - 1; g > 0; --g) {
-      if (g >= groups) continue;
-      const uint32_t outer = size[g].Quotient(row);
-      offset += (row - outer * size[g].divisor) * stride[g];
-      row = outer;
+    uint32_t left = size[0].Quotient(row);
+    int64_t offset = (row - left * size[0].divisor) * stride[0];
+    if (groups > 2) {
+      JS_KEEP_LOOP
+      for (int g = 1; g < groups - 1; ++g) {
+        const uint32_t outer = size[g].Quotient(left);
+        offset += (left - outer * size[g].divisor) * stride[g];
+        left = outer;
+      }
+      return offset + left * stride[groups - 1];
     }
-    return offset + row * stride[0];
+    return offset + left * stride[1];
   }
 };
 
@@ -66,8 +69,8 @@ constexpr std::optional<Broadcast> BroadcastOf(std::span<const int64_t> dims,
   };
   Broadcast broadcast;
   int64_t size[Broadcast::kMostGroups] = {};
+  int groups = 0;
   int64_t stride = 1;
-  // Innermost first; turned around below.
   for (int64_t position = rank - 1; position >= 0; --position) {
     const int64_t d = at(position);
     const int64_t own = shape[d] == 1 ? 0 : stride;
@@ -77,27 +80,33 @@ constexpr std::optional<Broadcast> BroadcastOf(std::span<const int64_t> dims,
       continue;
     }
     if (dims[d] == 1) continue;
-    const int g = broadcast.groups;
-    if (g > 0 && own == broadcast.stride[g - 1] * size[g - 1]) {
-      size[g - 1] *= dims[d];
+    if (groups > 0 && own == broadcast.stride[groups - 1] * size[groups - 1]) {
+      size[groups - 1] *= dims[d];
       continue;
     }
-    if (g == Broadcast::kMostGroups) return std::nullopt;
-    size[g] = dims[d];
-    broadcast.stride[g] = own;
-    ++broadcast.groups;
+    if (groups == Broadcast::kMostGroups) return std::nullopt;
+    size[groups] = dims[d];
+    broadcast.stride[groups] = own;
+    ++groups;
   }
-  std::reverse(size, size + broadcast.groups);
-  std::reverse(broadcast.stride, broadcast.stride + broadcast.groups);
-  for (int g = 0; g < broadcast.groups; ++g) {
-    broadcast.size[g] = Divisor(static_cast<uint32_t>(size[g]));
+  for (int g = 0; g < groups; ++g) broadcast.size[g] = Divisor(static_cast<uint32_t>(size[g]));
+  if (groups == 1) {
+    // One more, of one row, inside it.
+    broadcast.stride[1] = broadcast.stride[0];
+    broadcast.stride[0] = 0;
+    broadcast.size[0] = Divisor();
+    broadcast.size[1] = Divisor(static_cast<uint32_t>(size[0]));
   }
+  broadcast.groups = std::max(groups, 2);
   return broadcast;
 }
 
 // What is applied to logits as they are loaded. Null or 0 is absent. There are less than 2^31 rows.
 struct Terms {
+  uint32_t rows = 0;
   double factor = 1;
+  float narrow_factor = 1;  // the same, rounded
+  bool caps = false;
   double softcap = 0;
   double per_softcap = 0;       // 1 / softcap
   const void* mask = nullptr;   // bytes, 0 or 1

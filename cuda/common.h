@@ -4,9 +4,11 @@
 #ifdef __CUDACC__
 #define JS_HD __host__ __device__ __forceinline__
 #define JS_UNROLL _Pragma("unroll")
+#define JS_KEEP_LOOP _Pragma("unroll 1")
 #else
 #define JS_HD inline __attribute__((always_inline))
 #define JS_UNROLL _Pragma("GCC unroll 16")
+#define JS_KEEP_LOOP
 #endif
 
 // Each CPU instruction set compiles the same templates in a namespace of its own: otherwise the

@@ -61,8 +61,9 @@ inline ffi::ErrorOr<Terms> DecodeTerms(OpKind op, ffi::RemainingArgs args, std::
       terms.wide_bias = type != x->element_type();
       terms.bias_in_vectors = in_vectors && !terms.wide_bias;
     }
-    if (at->groups > 1 && at->stride[0] == 0 && operand->size_bytes() > kCachedBytes) {
-      terms.turns = at->size[0];
+    const int outermost = at->groups - 1;
+    if (at->stride[outermost] == 0 && operand->size_bytes() > kCachedBytes) {
+      terms.turns = at->size[outermost];
     }
   }
   return terms;

@@ -75,15 +75,16 @@ ffi::Error RunWithTerms(OpKind op, cudaStream_t stream, int32_t ordinal, ffi::Re
                         ffi::Result<ffi::AnyBuffer> out, ffi::RemainingRets more, int64_t axis,
                         int64_t logical_axis, std::string_view strategy, bool batch_invariant,
                         std::string_view names, double factor, double softcap, bool causal) {
-  if (out->element_count() >= int64_t{1} << 31) {
-    const auto dims = out->dimensions();
-    const auto rows = RowsOf({dims.begin(), dims.size()}, logical_axis, axis);
-    if (rows.Count() >= int64_t{1} << 31) return Invalid(op, "takes less than 2^31 rows");
-  }
+  const auto all_dims = out->dimensions();
+  const int64_t rows = RowsOf({all_dims.begin(), all_dims.size()}, logical_axis, axis).Count();
+  if (rows >= int64_t{1} << 31) return Invalid(op, "takes less than 2^31 rows");
   const auto terms = DecodeTerms(op, args, names, axis, logical_axis);
   if (terms.has_error()) return terms.error();
   Extras extras{*terms};
+  extras.terms.rows = static_cast<uint32_t>(rows);
   extras.terms.factor = factor;
+  extras.terms.narrow_factor = static_cast<float>(factor);
+  extras.terms.caps = softcap != 0;
   extras.terms.softcap = softcap;
   extras.terms.per_softcap = 1 / softcap;
   if (causal) {

@@ -101,11 +101,11 @@ struct OpForTypes {
 };
 
 // Runs the planned kernel, or with `resident` counts its resident blocks.
-template <template <typename> class OpOf, typename In, typename Out>
-cudaError_t RunAs(const Call& call, cudaStream_t stream, int* resident) {
-  using Op = typename OpForTypes<OpOf, In, Out>::Type;
+template <typename Op, typename In, typename Out, TermsKind kKind = TermsKind::kAny>
+cudaError_t Run(const Call& call, cudaStream_t stream, int* resident) {
   constexpr bool kTerms = kTakesTerms<Op>;
-  using Load = std::conditional_t<kTerms, TermsLoad<Op, In>, DirectLoad<Op, In>>;
+  constexpr bool kFewTerms = kKind != TermsKind::kAny;
+  using Load = std::conditional_t<kTerms, TermsLoad<Op, In, kKind>, DirectLoad<Op, In>>;
   using Store = std::conditional_t<kTerms, MaskedStore<Op, Out>, DirectStore<Op, Out>>;
   constexpr int kFullVector = kVectorBytes / sizeof(In);
   const Plan& plan = call.plan;
@@ -136,7 +136,11 @@ cudaError_t RunAs(const Call& call, cudaStream_t stream, int* resident) {
   const int log2_lanes = std::countr_zero(static_cast<unsigned>(plan.lanes_per_row));
   switch (plan.strategy) {
     case Strategy::kStrided:
-      return launch(StridedKernel<Op, Load, Store>, log2_lanes);
+      if constexpr (kFewTerms) {
+        return cudaErrorInvalidValue;
+      } else {
+        return launch(StridedKernel<Op, Load, Store>, log2_lanes);
+      }
     case Strategy::kTile: {
       const auto launch_tile = [&](auto kernel) {
         return launch(kernel, static_cast<int>(plan.rows_per_block / rows.inner));
@@ -162,66 +166,95 @@ cudaError_t RunAs(const Call& call, cudaStream_t stream, int* resident) {
     default:
       break;
   }
-  return WithConstant<1, kFullVector>(plan.vector, [&](auto vector) {
-    return WithConstant<true, vector == 1>(rows.columns % vector == 0, [&](auto whole) {
-      constexpr bool kWhole = whole;
-      switch (plan.strategy) {
-        case Strategy::kWarp:
-          return WithConstant<1, 2, 4, kMaxPacksPerLane>(plan.count_per_lane, [&](auto packs) {
-            constexpr int kRowBytes = vector * packs * sizeof(typename Op::T);
-            if constexpr (kRowBytes <= kMaxRowBytesPerLane) {
-              constexpr int kRows = packs < kWarpPacks ? kWarpPacks / packs : 1;
-              return launch(WarpKernel<Op, Load, Store, vector, kWhole, packs, kRows>, log2_lanes);
-            } else {
-              return cudaErrorInvalidValue;
-            }
-          });
-        case Strategy::kRegisters:
-          if constexpr (Op::kInputs == 1 && vector > 2) {
-            return WithConstant<16 / vector, 32 / vector>(plan.count_per_lane, [&](auto packs) {
-              return launch(RegistersKernel<Op, Load, Store, vector, kWhole, packs>);
-            });
-          }
-          return cudaErrorInvalidValue;
-        case Strategy::kStream:
-          if constexpr (kPerRow<Op>) {
-            if (plan.cluster_blocks == 1) {
-              return launch(ReduceKernel<Op, Load, Store, vector, kWhole>);
-            }
-          }
-          return launch_queue(StreamKernel<Op, Load, Store, vector, kWhole>);
-        default:
-          break;
-      }
-      if constexpr (!kTerms) {
-        switch (plan.strategy) {
-          case Strategy::kBlock:
-            return launch(BlockKernel<Op, Load, Store, vector, kWhole>);
-          case Strategy::kCluster:
-            return launch_queue(
-                ClusterKernel<Op, Load, Store, vector, kWhole>,
-                static_cast<int>(CeilDiv(PacksPerRow(rows.columns, vector), plan.cluster_blocks)));
-          case Strategy::kSplit: {
-            const int parts = plan.lanes_per_row / plan.threads;
-            auto* workspace = static_cast<Partial<Op>*>(call.workspace);
-            const auto split = [&](auto kernel, bool overlaps) {
-              Plan one = plan;
-              one.overlaps = overlaps;
-              return LaunchKernel(kernel, one, stream, resident, op, load, store, rows, parts,
-                                  workspace);
-            };
-            const cudaError_t status =
-                split(SplitKernel<Op, Load, Store, vector, kWhole, false>, false);
-            if (status != cudaSuccess || resident != nullptr) return status;
-            return split(SplitKernel<Op, Load, Store, vector, kWhole, true>, plan.overlaps);
-          }
-          default:
-            break;
-        }
-      }
-      return cudaErrorInvalidValue;
-    });
+  return WithConstant<kFewTerms ? kFullVector : 1, kFullVector>(plan.vector, [&](auto vector) {
+    return WithConstant < true,
+           vector == 1 ||
+               kFewTerms > (rows.columns % vector == 0, [&](auto whole) {
+                 constexpr bool kWhole = whole;
+                 switch (plan.strategy) {
+                   case Strategy::kWarp:
+                     return WithConstant<1, 2, 4, kMaxPacksPerLane>(
+                         plan.count_per_lane, [&](auto packs) {
+                           constexpr int kRowBytes = vector * packs * sizeof(typename Op::T);
+                           if constexpr (kRowBytes <= kMaxRowBytesPerLane) {
+                             constexpr int kRows = packs < kWarpPacks ? kWarpPacks / packs : 1;
+                             return launch(
+                                 WarpKernel<Op, Load, Store, vector, kWhole, packs, kRows>,
+                                 log2_lanes);
+                           } else {
+                             return cudaErrorInvalidValue;
+                           }
+                         });
+                   case Strategy::kRegisters:
+                     if constexpr (Op::kInputs == 1 && vector > 2) {
+                       return WithConstant<16 / vector, 32 / vector>(
+                           plan.count_per_lane, [&](auto packs) {
+                             return launch(RegistersKernel<Op, Load, Store, vector, kWhole, packs>);
+                           });
+                     }
+                     return cudaErrorInvalidValue;
+                   case Strategy::kStream:
+                     if constexpr (kPerRow<Op>) {
+                       if (plan.cluster_blocks == 1) {
+                         return launch(ReduceKernel<Op, Load, Store, vector, kWhole>);
+                       }
+                     }
+                     if constexpr (!kFewTerms) {
+                       return launch_queue(StreamKernel<Op, Load, Store, vector, kWhole>);
+                     }
+                     return cudaErrorInvalidValue;
+                   default:
+                     break;
+                 }
+                 if constexpr (!kTerms) {
+                   switch (plan.strategy) {
+                     case Strategy::kBlock:
+                       return launch(BlockKernel<Op, Load, Store, vector, kWhole>);
+                     case Strategy::kCluster:
+                       return launch_queue(
+                           ClusterKernel<Op, Load, Store, vector, kWhole>,
+                           static_cast<int>(
+                               CeilDiv(PacksPerRow(rows.columns, vector), plan.cluster_blocks)));
+                     case Strategy::kSplit: {
+                       const int parts = plan.lanes_per_row / plan.threads;
+                       auto* workspace = static_cast<Partial<Op>*>(call.workspace);
+                       const auto split = [&](auto kernel, bool overlaps) {
+                         Plan one = plan;
+                         one.overlaps = overlaps;
+                         return LaunchKernel(kernel, one, stream, resident, op, load, store, rows,
+                                             parts, workspace);
+                       };
+                       const cudaError_t status =
+                           split(SplitKernel<Op, Load, Store, vector, kWhole, false>, false);
+                       if (status != cudaSuccess || resident != nullptr) return status;
+                       return split(SplitKernel<Op, Load, Store, vector, kWhole, true>,
+                                    plan.overlaps);
+                     }
+                     default:
+                       break;
+                   }
+                 }
+                 return cudaErrorInvalidValue;
+               });
   });
+}
+
+template <template <typename> class OpOf, typename In, typename Out>
+cudaError_t RunAs(const Call& call, cudaStream_t stream, int* resident) {
+  using Op = typename OpForTypes<OpOf, In, Out>::Type;
+  if constexpr (kTakesTerms<Op>) {
+    const Terms& terms = call.terms;
+    const bool on_chip =
+        call.plan.strategy == Strategy::kWarp || call.plan.strategy == Strategy::kRegisters;
+    const bool whole = call.plan.vector > 1 && call.problem.rows.columns % call.plan.vector == 0;
+    if (on_chip && whole && terms.sink == nullptr && !terms.caps) {
+      if (terms.bias == nullptr) return Run<Op, In, Out, TermsKind::kMasks>(call, stream, resident);
+      if (terms.bias_in_vectors) {
+        return Run<Op, In, Out, TermsKind::kBiased>(call, stream, resident);
+      }
+    }
+  }
+  return Run<Op, In, Out>(call, stream, resident);
 }
 
 }  // namespace jax_softmax::JS_ISA

@@ -8,13 +8,22 @@
 
 namespace jax_softmax::JS_ISA {
 
-template <typename Op, typename Io_>
+// Which terms there may be: code for the others costs time where there are none.
+enum class TermsKind {
+  kMasks,   // masks and scales, of rows that are whole vectors
+  kBiased,  // and a bias in vectors
+  kAny
+};
+
+template <typename Op, typename Io_, TermsKind kKind>
 struct TermsLoad : DirectLoad<Op, Io_> {
   using Base = DirectLoad<Op, Io_>;
   using Io = Io_;
   using T = typename Op::T;
   using E = typename Base::E;
   static_assert(Op::kInputs == 1);
+  static constexpr bool kAny = kKind == TermsKind::kAny;
+  static constexpr bool kHasBias = kKind != TermsKind::kMasks;
 
   Terms terms;
 
@@ -22,6 +31,7 @@ struct TermsLoad : DirectLoad<Op, Io_> {
   template <int kVector>
   struct Raw {
     Words<Io, kVector> x;
+    // Garbage where the terms have none, and in vectors that are not present.
     Words<uint8_t, kVector> mask;
     Words<Io, kVector> bias;
   };
@@ -39,11 +49,11 @@ struct TermsLoad : DirectLoad<Op, Io_> {
   using Kept = unsigned;
 
   __device__ __forceinline__ Row ForRow(int64_t row, const Rows& rows) const {
-    const auto index = static_cast<uint32_t>(min(row, rows.outer * rows.inner - 1));
+    const uint32_t index = min(static_cast<uint32_t>(row), terms.rows - 1);
     const auto at = [&](const void* operand, const Broadcast& broadcast) {
       return static_cast<const T*>(operand)[broadcast.Offset(index)];
     };
-    Row of{0, 0, rows.columns, static_cast<T>(terms.factor), T{}, T{}, terms.sink != nullptr};
+    Row of{0, 0, rows.columns, Factor(), T{}, T{}, kAny && terms.sink != nullptr};
     if (terms.causal) {
       const int64_t after = terms.causal_rows.divisor - 1 - terms.causal_rows.Remainder(index);
       of.seen = max(rows.columns - after, int64_t{0});
@@ -54,9 +64,9 @@ struct TermsLoad : DirectLoad<Op, Io_> {
         of.seen = 0;
       }
     }
-    if (terms.bias != nullptr) {
+    if (kHasBias && terms.bias != nullptr) {
       of.bias = terms.bias_at.Offset(index);
-      if (IsPerRow(terms.bias_at)) of.shift = BiasAt(of.bias);
+      if (kAny && IsPerRow(terms.bias_at)) of.shift = BiasAt(of.bias);
     }
     if (terms.scale != nullptr) of.scale *= at(terms.scale, terms.scale_at);
     if (of.has_sink) of.sink = at(terms.sink, terms.sink_at);
@@ -65,13 +75,12 @@ struct TermsLoad : DirectLoad<Op, Io_> {
 
   // The row that is worked on as the i-th: those that share an operand too large for the cache
   // follow each other.
-  __device__ __forceinline__ int64_t RowAt(int64_t i, const Rows& rows) const {
-    const auto count = static_cast<uint32_t>(rows.outer * rows.inner);
-    if (terms.turns.divisor == 1 || i >= count) return i;
+  __device__ __forceinline__ int64_t RowAt(int64_t i, const Rows&) const {
     const auto index = static_cast<uint32_t>(i);
+    if (terms.turns.divisor == 1 || index >= terms.rows) return index;
     const uint32_t among = terms.turns.Quotient(index);
     const uint32_t turn = index - among * terms.turns.divisor;
-    return int64_t{turn} * terms.turns.Quotient(count) + among;
+    return turn * terms.turns.Quotient(terms.rows) + among;
   }
 
   template <bool kLastUse = false, typename W>
@@ -79,17 +88,15 @@ struct TermsLoad : DirectLoad<Op, Io_> {
                                                    typename W::Index pack,
                                                    bool present = true) const {
     const auto column = pack * W::kVector - window.head;
-    present = present && column < row.seen;
+    present = present && column < static_cast<typename W::Index>(row.seen);
     Raw<W::kVector> raw;
     raw.x = Base::template Fetch<kLastUse>(typename Base::Row{}, input, window, pack, present);
     if constexpr (W::kWhole) {
-      raw.mask = {};
       if (terms.mask_in_vectors && present) {
         raw.mask = Words<uint8_t, W::kVector>::Load(static_cast<const uint8_t*>(terms.mask) +
                                                     row.mask + column);
       }
-      raw.bias = {};
-      if (terms.bias_in_vectors && present) {
+      if (kHasBias && terms.bias_in_vectors && present) {
         raw.bias =
             Words<Io, W::kVector>::Load(static_cast<const Io*>(terms.bias) + row.bias + column);
       }
@@ -105,7 +112,10 @@ struct TermsLoad : DirectLoad<Op, Io_> {
     const auto column = pack * kVector - window.head;  // of the first element
     const auto end = static_cast<typename W::Index>(row.seen);
     Kept kept = (1u << kVector) - 1;
-    if (column < 0 || column + kVector > end) {
+    if constexpr (W::kWhole) {
+      const auto there = min(max(end - column, typename W::Index{0}), typename W::Index{kVector});
+      kept = (1u << there) - 1;
+    } else if (column < 0 || column + kVector > end) {
 #pragma unroll
       for (int i = 0; i < kVector; ++i) {
         if (column + i < 0 || column + i >= end) kept &= ~(1u << i);
@@ -125,15 +135,14 @@ struct TermsLoad : DirectLoad<Op, Io_> {
     const auto x = raw[0].x.Unpack();
 #pragma unroll
     for (int i = 0; i < kVector; ++i) z[i] = Widen(x.element[i]);
-    if (row.scale != 1) {
 #pragma unroll
-      for (int i = 0; i < kVector; ++i) z[i] *= row.scale;
-    }
-    if (terms.softcap != 0) {
+    for (int i = 0; i < kVector; ++i) z[i] *= row.scale;
+    if (kAny && terms.caps) {
 #pragma unroll
       for (int i = 0; i < kVector; ++i) z[i] = Capped(z[i]);
     }
-    if (W::kWhole && terms.bias_in_vectors) {
+    if (!kHasBias) {
+    } else if (kKind == TermsKind::kBiased || (W::kWhole && terms.bias_in_vectors)) {
       const auto bias = raw[0].bias.Unpack();
 #pragma unroll
       for (int i = 0; i < kVector; ++i) z[i] += Widen(bias.element[i]);
@@ -160,7 +169,7 @@ struct TermsLoad : DirectLoad<Op, Io_> {
     e.value[0] = Op::Absent(0);
     if (kept) {
       T z = Widen(this->source[0][offset]) * row.scale;
-      if (terms.softcap != 0) z = Capped(z);
+      if (terms.caps) z = Capped(z);
       if (terms.bias != nullptr) z += BiasAt(row.bias + column * terms.bias_at.column_stride);
       e.value[0] = z;
     }
@@ -168,6 +177,13 @@ struct TermsLoad : DirectLoad<Op, Io_> {
   }
 
  private:
+  __device__ __forceinline__ T Factor() const {
+    if constexpr (sizeof(T) == 4) {
+      return terms.narrow_factor;
+    } else {
+      return terms.factor;
+    }
+  }
   __device__ __forceinline__ static bool IsPerRow(const Broadcast& broadcast) {
     return broadcast.column_stride == 0;
   }
