@@ -75,6 +75,7 @@ ffi::Error RunWithTerms(OpKind op, cudaStream_t stream, int32_t ordinal, ffi::Re
                         ffi::Result<ffi::AnyBuffer> out, ffi::RemainingRets more, int64_t axis,
                         int64_t logical_axis, std::string_view strategy, bool batch_invariant,
                         std::string_view names, double factor, double softcap, bool causal) {
+  if (out->element_count() == 0) return ffi::Error::Success();
   const auto all_dims = out->dimensions();
   const int64_t rows = RowsOf({all_dims.begin(), all_dims.size()}, logical_axis, axis).Count();
   if (rows >= int64_t{1} << 31) return Invalid(op, "takes less than 2^31 rows");

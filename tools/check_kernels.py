@@ -22,11 +22,13 @@ REPORT = re.compile(
 )
 NAME = re.compile(
     r"device\d+(?P<strategy>[A-Z][a-z]+)KernelINS0_\d+(?P<op>[A-Za-z]+?)INS0_\d+\w*?Math.*?"
-    r"(?:Direct|Terms)LoadIS\d?_(?P<dtype>\w+?)EENS0_\d+(?:Direct|Masked)StoreIS\d?_(?P<out>\w+?)EE"
+    r"(?:Direct|Terms)LoadIS\d?_(?P<dtype>\w+?)(?:LNS0_\d+TermsKindE\dE)?E"
+    r"ENS0_\d+(?:Direct|Masked)StoreIS\d?_(?P<out>\w+?)EE"
 )
 # A kernel that is no op's for strategies.
 MAP_NAME = re.compile(
-    r"\d+(?P<op>[A-Z][A-Za-z]+)KernelINS0_\d+\w+?Math(?:I[fd]EE|E)(?P<dtype>\w+?)Li\d"
+    r"\d+(?P<op>[A-Z][A-Za-z]+)KernelINS\d_\d+\w+?"
+    r"(?:I(?P<inner>\w+?)EE|E)(?P<dtype>S\d?_|f|d|6__half|13__nv_bfloat16)Li\d"
 )
 
 
@@ -51,12 +53,13 @@ def kernels_in(log: str) -> list[Kernel]:
         if own is None:
             raise SystemExit(f"cannot read the kernel name {report['name']}")
         # A type that the name holds twice is a reference the second time.
-        out = own["dtype"] if name is None or re.fullmatch(r"S\d+_", name["out"]) else name["out"]
+        dtype = own["inner"] if own["dtype"].startswith("S") else own["dtype"]
+        out = dtype if name is None or re.fullmatch(r"S\d+_", name["out"]) else name["out"]
         found.append(
             Kernel(
                 "Map" if name is None else name["strategy"],
                 own["op"],
-                DTYPES[own["dtype"]],
+                DTYPES[dtype],
                 DTYPES[out],
                 tuple(map(int, re.findall(r"Li(\d+)E", report["name"]))),
                 "Lb0E" in report["name"],

@@ -8,7 +8,8 @@ namespace jax_softmax::JS_ISA {
 template <typename Op, typename Load, typename Store, int kVector, bool kWhole, int kPacks>
 __global__ void __launch_bounds__(RegistersThreads(kVector* kPacks),
                                   BlocksFor(RegistersThreads(kVector* kPacks),
-                                            kVector * kPacks * sizeof(typename Op::T)))
+                                            kVector * kPacks * sizeof(typename Op::T) +
+                                                (!kWhole && !kFinishesFromTerm<Op>)))
     RegistersKernel(Op op, Load load, Store store, Rows rows) {
   __shared__ __align__(16) unsigned char scratch[2][kScratchBytes / 2];
   const int threads = blockDim.x;
