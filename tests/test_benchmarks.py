@@ -63,6 +63,16 @@ def test_the_budget_ends_a_run_cleanly(tmp_path):
     assert not report["complete"] and len(report["cases"]) == 1
 
 
+def test_fused_counts_what_must_move(tmp_path):
+    out = tmp_path / "fused.json"
+    run("fused.py", "--device", "cpu", "--rounds", "1", "--iterations", "2", "--output", out)
+    cases = json.loads(out.read_text())["cases"]
+    assert {case["name"] for case in cases} >= {"where", "causal", "bias", "logsumexp"}
+    for case in cases:
+        assert "error" not in case, case
+        assert case["microseconds"]["jax_softmax"] > 0 and case["of_limit"]["jax_softmax"] > 0
+
+
 def test_latency_is_a_ratio(tmp_path):
     out = tmp_path / "latency.json"
     run("latency.py", *FEW, "--batches", "1", "--output", out)

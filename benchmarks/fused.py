@@ -1,0 +1,203 @@
+"""Times what is fused around softmax beside what jax.nn, optax and XLA make of the same.
+
+    python benchmarks/fused.py --output fused.json
+
+Masks and biases on the scores of attention, forward and as a pull-back with its forward pass;
+cross-entropies, value and gradient; logsumexp; absmax scaling and quantisation. Speed is the
+traffic that there must be (operands of the rows and masks, which the cache holds, count nothing;
+neither does what a causal mask hides) over time, as a fraction of a copy in the same run. Exits
+with 1 if a case failed.
+"""
+
+import functools
+import math
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from cases import copy_call, random_normal
+from options import add_list, add_rounds, run_parser, start_jax
+from report import Entry, attempt, environment, exit_code, record, shape_label
+from timing import time_calls
+
+import jax_softmax
+
+SCORES = (8, 16, 2048, 2048)
+LOGITS = ((4096, 50257), (16384, 32000), (8192, 128256))
+ROWS = ((2**19, 128), (2**16, 1024), (8192, 16384), (4096, 50257))
+GROUPS = ("attention", "losses", "absmax")
+
+
+class Fused(NamedTuple):
+    """Functions of the same arrays, and how many operands' worth of bytes they must move."""
+
+    name: str
+    dtype: str
+    traffic: float
+    functions: dict[str, Callable[..., Any]]
+    operands: tuple[jax.Array, ...]  # the first one counts
+
+    def entry(self) -> Entry:
+        shape = self.operands[0].shape
+        return {"name": self.name, "shape": shape, "axis": -1, "dtype": self.dtype}
+
+
+def pull_back(f: Callable[..., Any], x: jax.Array, g: jax.Array, *rest: jax.Array) -> Any:
+    return jax.vjp(lambda x: f(x, *rest), x)[1](g)[0]
+
+
+def attention(dtype: str, small: bool) -> Iterator[Fused]:
+    shape = (2, 2, 64, 64) if small else SCORES
+    _, heads, rows, columns = shape
+    x = random_normal(math.prod(shape), dtype).reshape(shape)
+    square = jnp.tri(rows, columns, dtype=bool)
+    keys = jnp.arange(columns) < columns * 3 // 4
+    bias = random_normal(heads * rows * columns, dtype).reshape(1, heads, rows, columns)
+    masked = jax_softmax.masked_softmax
+
+    def jax_causal(x: jax.Array) -> jax.Array:
+        return jax.nn.softmax(x, where=jnp.tri(rows, columns, dtype=bool))
+
+    def jax_bias(x: jax.Array, bias: jax.Array) -> jax.Array:
+        return jax.nn.softmax(x + bias)
+
+    where = {"jax_softmax": masked, "jax_nn": lambda x, m: jax.nn.softmax(x, where=m)}
+    causal = {"jax_softmax": functools.partial(masked, causal=True), "jax_nn": jax_causal}
+    biased = {"jax_softmax": lambda x, b: masked(x, bias=b), "jax_nn": jax_bias}
+    forced = functools.partial(jax_softmax.softmax, batch_invariant=True)
+    plain = {"jax_softmax": forced, "jax_nn": jax.nn.softmax}
+    share = 1 + 1 / len(x)  # a bias, read once
+    for name, traffic, functions, rest in (
+        ("plain", 2, plain, ()),
+        ("where", 2, where, (square,)),
+        ("mask per key", 2, where, (keys,)),
+        ("causal", 1.5, causal, ()),
+        ("bias", 1 + share, biased, (bias,)),
+    ):
+        yield Fused(name, dtype, traffic, functions, (x, *rest))
+        both = {k: functools.partial(pull_back, f) for k, f in functions.items()}
+        yield Fused(f"{name}, pull-back", dtype, traffic + 3, both, (x, x, *rest))
+
+
+def by_optax(logits: jax.Array, labels: jax.Array) -> jax.Array:
+    import optax
+
+    return optax.softmax_cross_entropy_with_integer_labels(logits.astype(jnp.float32), labels)
+
+
+def by_log_softmax(logits: jax.Array, labels: jax.Array) -> jax.Array:
+    y = jax.nn.log_softmax(logits.astype(jnp.float32))
+    return -jnp.take_along_axis(y, labels[:, None], -1)[:, 0]
+
+
+def losses(dtype: str, small: bool) -> Iterator[Fused]:
+    for shape in ((64, 100),) if small else LOGITS:
+        x = 3 * random_normal(math.prod(shape), dtype).reshape(shape)
+        labels = jnp.arange(shape[0], dtype=jnp.int32) * 7919 % shape[1]
+        losses = {
+            "jax_softmax": jax_softmax.softmax_cross_entropy_with_integer_labels,
+            "optax": by_optax,
+            "log_softmax": by_log_softmax,
+        }
+        both = {
+            k: jax.value_and_grad(lambda x, labels, f=f: f(x, labels).mean())
+            for k, f in losses.items()
+        }
+        yield Fused("cross-entropy, value and gradient", dtype, 3, both, (x, labels))
+    for shape in ((64, 100),) if small else (*ROWS, *LOGITS):
+        x = random_normal(math.prod(shape), dtype).reshape(shape)
+        functions = {
+            "jax_softmax": jax_softmax.logsumexp,
+            "jax_nn": functools.partial(jax.nn.logsumexp, axis=-1),
+        }
+        yield Fused("logsumexp", dtype, 1, functions, (x,))
+
+
+def by_xla(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    absmax = jnp.max(jnp.abs(x), -1, keepdims=True)
+    return x / jnp.where(absmax == 0, 1, absmax), absmax[..., 0]
+
+
+def quantised_by_xla(x: jax.Array, dtype: Any) -> tuple[jax.Array, jax.Array]:
+    wide = x.astype(jnp.float32)
+    largest = float(jnp.finfo(dtype).max)
+    scale = jnp.max(jnp.abs(wide), -1, keepdims=True) / largest
+    return (wide / jnp.where(scale == 0, 1, scale)).astype(dtype), scale[..., 0]
+
+
+def absmax(dtype: str, small: bool) -> Iterator[Fused]:
+    for shape in ((64, 100),) if small else ((442_368, 128), *ROWS[1:]):
+        x = random_normal(math.prod(shape), dtype).reshape(shape)
+        scaled = {"jax_softmax": jax_softmax.absmax_scale, "xla": by_xla}
+        yield Fused("absmax_scale", dtype, 2, scaled, (x,))
+        fp8 = jnp.float8_e4m3fn
+        quantised = {
+            "jax_softmax": functools.partial(jax_softmax.absmax_quantize, dtype=fp8),
+            "xla": functools.partial(quantised_by_xla, dtype=fp8),
+        }
+        traffic = 1 + 1 / x.dtype.itemsize
+        yield Fused("absmax_quantize to float8_e4m3fn", dtype, traffic, quantised, (x,))
+
+
+def measure(case: Fused, platform: str, rounds: int, iterations: int) -> Entry:
+    size = case.operands[0].nbytes
+    calls = {
+        name: functools.partial(jax.jit(f).lower(*case.operands).compile(), *case.operands)
+        for name, f in case.functions.items()
+    }
+    calls["copy"] = copy_call(size)
+    timings = time_calls(calls, platform, rounds, iterations)
+    microseconds = {name: timing.microseconds for name, timing in timings.items()}
+    limit = 2 * size / microseconds["copy"]
+    return {
+        "microseconds": microseconds,
+        "kernels": {n: len(t.kernels) for n, t in timings.items() if t.kernels is not None},
+        "of_limit": {
+            name: case.traffic * size / us / limit
+            for name, us in microseconds.items()
+            if name != "copy"
+        },
+    }
+
+
+def row(entry: Entry, report: Entry) -> str:
+    del report
+    label = f"{entry['name']:34} {entry['dtype']:8} {shape_label(entry):>16}"
+    if "error" in entry:
+        return f"{label} | {entry['error']}"
+    cells = (
+        f"{name} {entry['microseconds'][name]:.1f}us {of_limit:.2f}"
+        for name, of_limit in entry["of_limit"].items()
+    )
+    return " | ".join([label, *cells])
+
+
+def summarise(cases: list[Entry]) -> Entry:
+    return {"of_limit": "traffic that there must be, over time, as a fraction of the copy's"}
+
+
+def main() -> int:
+    parser = run_parser(__doc__)
+    add_list(parser, "--groups", GROUPS, GROUPS)
+    add_list(parser, "--dtypes", ("bfloat16", "float32"), ("bfloat16", "float32"))
+    add_rounds(parser)
+    parser.add_argument("--small", action="store_true", help="small arrays, as on a CPU")
+    args = parser.parse_args()
+    platform = start_jax(args)
+    makers = {"attention": attention, "losses": losses, "absmax": absmax}
+
+    def entries() -> Iterator[Entry]:
+        for group in args.groups:
+            for dtype in args.dtypes:
+                for case in makers[group](dtype, args.small or platform == "cpu"):
+                    timed = functools.partial(measure, case, platform, args.rounds, args.iterations)
+                    yield attempt(case.entry(), timed)
+
+    header = environment(platform) | {"suite": "fused", "timer": platform}
+    return exit_code(record(entries(), header, summarise, row, args.output, args.budget))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
