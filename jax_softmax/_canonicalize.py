@@ -123,10 +123,10 @@ def masked(
     scale: ArrayLike,
     softcap: float | None,
     sink: ArrayLike | None,
-) -> tuple[jax.Array, int, dict[str, jax.Array]]:
-    """What `masked_softmax` takes: real `x`, one axis, and the terms that there are.
+) -> tuple[jax.Array, int, dict[str, jax.Array], float]:
+    """What `masked_softmax` takes: real `x`, one axis, the terms that there are, a constant scale.
 
-    These have the rank of `x`.
+    The terms have the rank of `x`; a scale that may be traced is one of them.
     """
     x = _real("x", floating(x))
     x = x.astype(jnp.float32) if x.dtype.itemsize == 1 else x  # a dtype that has infinities
@@ -151,7 +151,10 @@ def masked(
         bias = _real("bias", jnp.asarray(bias))
         _broadcasts("bias", bias.shape, "x", x.shape)
         terms["bias"] = rank_of_x(bias)
-    if not isinstance(scale, int | float):
+    factor = 1.0
+    if isinstance(scale, int | float):
+        factor = float(scale)
+    else:
         scale = _real("scale", jnp.asarray(scale))
         _broadcasts("scale", scale.shape, "a scalar", ())
         terms["scale"] = rank_of_x(scale)
@@ -161,7 +164,7 @@ def masked(
         _broadcasts("sink", sink.shape, "x without its axis", rows)
         sink = jnp.expand_dims(sink, range(len(rows) - sink.ndim))
         terms["sink"] = jnp.expand_dims(sink, axis)
-    return x, axis, terms
+    return x, axis, terms, factor
 
 
 def _real(name: str, x: jax.Array) -> jax.Array:

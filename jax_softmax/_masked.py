@@ -64,14 +64,16 @@ def masked_softmax(
     softmax. Reverse mode saves the result, and the operands only where a derivative needs them: the
     logits for a traced `scale`, `softcap` and `sink`, the mask for these and for `log`.
     """
-    x, axis, operands = _canonicalize.masked(x, axis, mask, causal, bias, scale, softcap, sink)
+    x, axis, operands, factor = _canonicalize.masked(
+        x, axis, mask, causal, bias, scale, softcap, sink
+    )
     return _masked_softmax(
         x,
         operands,
         log=bool(log),
         axis=axis,
         dtype=_canonicalize.hashable_dtype(dtype),
-        factor=float(scale) if "scale" not in operands else 1.0,
+        factor=factor,
         softcap=0.0 if softcap is None else float(softcap),
         causal=bool(causal),
         implementation=implementation,

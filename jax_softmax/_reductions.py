@@ -125,14 +125,16 @@ def _cotangent_jvp(primals: Sequence[jax.Array], tangents: Sequence[Any], **para
 
 def _gradient_jvp(primals: Sequence[jax.Array], tangents: Sequence[Any], **params: Any) -> Any:
     """In plain JAX: for derivatives of a loss beyond the first."""
-    *values, labels = primals
+    labels = primals[-1]
     moved = [ad.instantiate_zeros(t) for t in tangents[:-1]]
 
     def reference(*values: jax.Array) -> jax.Array:
-        return _reference.cross_entropy_gradient(*values, labels, **params)
+        x, lse, factor, everywhere, at_label = values
+        operands = (x, lse, factor, everywhere, at_label, labels)
+        return _reference.cross_entropy_gradient(*operands, **params)
 
     out = cross_entropy_gradient_p.bind(*primals, **params)
-    return out, jax.jvp(reference, values, moved)[1]
+    return out, jax.jvp(reference, tuple(primals[:-1]), tuple(moved))[1]
 
 
 def _d_exponent(dx: jax.Array, dlse: jax.Array, axis: int, wide: Any) -> jax.Array:
