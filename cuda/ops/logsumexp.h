@@ -18,9 +18,9 @@ struct LogSumExp : Softmax<typename M::ForLogSums> {
   using First = typename Base::First;
   using Second = typename Base::Second;
   static constexpr bool kPerRow = true;
+  static constexpr auto kLargest = std::numeric_limits<typename Math::Scalar>::max();
 
   JS_HD T Pivot(First max) const {
-    constexpr auto kLargest = std::numeric_limits<typename Math::Scalar>::max();
     const T pivot = Base::Pivot(max);
     return pivot > kLargest ? T{} + kLargest : pivot;
   }

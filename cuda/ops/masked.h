@@ -13,12 +13,11 @@ struct MaskedSoftmax : Softmax<M> {
   static constexpr bool kTakesTerms = true;
   static constexpr bool kExactLogits = M::kExact;
   using T = typename M::T;
+  static constexpr auto kInfinity = std::numeric_limits<typename M::Scalar>::infinity();
   // The result of an element that is masked.
   JS_HD static T Masked() { return T{}; }
   // Whether that comes of itself: not in a row without any element, or with NaN.
-  JS_HD static bool MasksItself(typename Softmax<M>::Row row) {
-    return row.factor < std::numeric_limits<T>::infinity();
-  }
+  JS_HD static bool MasksItself(typename Softmax<M>::Row row) { return row.factor < kInfinity; }
 };
 
 template <typename M>
@@ -26,9 +25,10 @@ struct MaskedLogSoftmax : LogSoftmax<M> {
   static constexpr bool kTakesTerms = true;
   static constexpr bool kExactLogits = M::kExact;
   using T = typename M::T;
+  static constexpr auto kInfinity = std::numeric_limits<typename M::Scalar>::infinity();
   JS_HD static T Masked() { return Max<M>{}.value; }
   JS_HD static bool MasksItself(typename LogSoftmax<M>::Row row) {
-    return row.log_sum < std::numeric_limits<T>::infinity() && row.log_sum > Masked();
+    return row.log_sum < kInfinity && row.log_sum > Masked();
   }
 };
 
