@@ -3,6 +3,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include "../cuda/broadcast.h"
 #include "../cuda/python.h"
 #include "kernels.h"
 #include "plan.h"
@@ -69,6 +70,19 @@ nb::dict CpuPlan(const std::string& op, const std::vector<int64_t>& shape, int64
   return facts;
 }
 
+// Where a broadcast operand's rows begin, and the stride along them; None if they are too many
+// groups.
+nb::object BroadcastOffsets(const std::vector<int64_t>& dims, const std::vector<int64_t>& shape,
+                            int64_t logical_axis, int64_t axis) {
+  const std::optional<Broadcast> broadcast = BroadcastOf(dims, shape, logical_axis, axis);
+  if (!broadcast) return nb::none();
+  std::vector<int64_t> offsets(RowsOf(dims, logical_axis, axis).Count());
+  for (size_t row = 0; row < offsets.size(); ++row) {
+    offsets[row] = broadcast->Offset(static_cast<uint32_t>(row));
+  }
+  return nb::make_tuple(offsets, broadcast->column_stride);
+}
+
 nb::dict LimitsOf(const std::string& name) {
   std::vector<std::string_view> names = {"cpu"};
   for (const KnownDevice& known : kKnownDevices) {
@@ -94,6 +108,12 @@ NB_MODULE(_cpu, m) {
         nb::arg("axis"), nb::arg("dtype"), nb::arg("out_dtype"), nb::arg("batch_invariant"),
         nb::arg("threads"), nb::arg("shared_bytes"), nb::arg("limits"),
         "Blocks of the block kernel per multiprocessor, as the plan computes them.");
+  m.def("broadcast_offsets", &BroadcastOffsets, nb::arg("dims"), nb::arg("shape"),
+        nb::arg("logical_axis"), nb::arg("axis"),
+        "Where the GPU's kernels find the rows of an operand that is broadcast.");
+  m.def(
+      "quotient", [](uint32_t n, uint32_t divisor) { return Divisor(divisor).Quotient(n); },
+      nb::arg("n"), nb::arg("divisor"), "n / divisor by a multiplication, for n < 2^31.");
   m.def("known_device", &LimitsOf, nb::arg("name"), "The limits of a GPU by name.");
 }
 
