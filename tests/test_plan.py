@@ -176,6 +176,16 @@ def test_few_long_rows_are_split_only_where_rows_may_depend_on_their_number(op, 
     assert others == {"cluster" if device == "H200" else "stream"}
 
 
+def test_masks_have_plans_on_a_gpu():
+    problem = (8, 16, 2048, 2048), "bfloat16"
+    assert plan(*problem, op="masked_softmax", device="H200").strategy == "registers"
+    assert plan(*problem, axis=1, op="masked_softmax", device="H200").strategy == "strided"
+    with pytest.raises(ValueError, match="take no masks"):
+        plan(*problem, op="masked_softmax", device="H200", strategy="block")
+    with pytest.raises(ValueError, match="GPU alone"):
+        plan(*problem, op="masked_softmax", device="cpu")
+
+
 @pytest.mark.parametrize("strategy", ["tile", "panel", "strided"])
 def test_rows_that_there_are_none_of(strategy):
     assert plan((5, 0), "float32", 0, device="H200", strategy=strategy).bytes_moved == 0
