@@ -13,7 +13,7 @@ from . import _canonicalize
 from ._canonicalize import Axis
 from ._primitives import RESIDUAL
 from ._reductions import align, bind_logsumexp, cross_entropy_gradient_p
-from ._reference import NO_GRADIENT, compute_dtype
+from ._reference import NO_GRADIENT, columns, compute_dtype
 
 Pair = tuple[Float[Array, "*rows"], Float[Array, "*rows"]]
 
@@ -369,5 +369,6 @@ def _at_labels(x: jax.Array, labels: jax.Array, axis: int) -> jax.Array:
 
 def _is_label(labels: jax.Array, x: jax.Array, axis: int) -> jax.Array:
     n = x.shape[axis]
-    classes = jnp.arange(n, dtype=labels.dtype).reshape(*[1] * axis, n, *[1] * (x.ndim - axis - 1))
-    return classes == jnp.expand_dims(jnp.where(labels < 0, labels + n, labels), axis)
+    return columns(x, axis, labels.dtype) == jnp.expand_dims(
+        jnp.where(labels < 0, labels + n, labels), axis
+    )

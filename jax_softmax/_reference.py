@@ -122,17 +122,17 @@ def cross_entropy_gradient(
         jnp.expand_dims(v, axis) for v in (labels, lse, factor, everywhere, at_label)
     )
     d = jnp.exp(x.astype(wide) - lse) * factor + everywhere
-    d = d + jnp.where(columns(x, axis) == labels, at_label, 0)
+    d = d + jnp.where(columns(x, axis, labels.dtype) == labels, at_label, 0)
     return jnp.where(labels == NO_GRADIENT, 0, d).astype(dtype)
 
 
 NO_GRADIENT = -(2**31)
 
 
-def columns(x: jax.Array, axis: int) -> jax.Array:
+def columns(x: jax.Array, axis: int, dtype: Any) -> jax.Array:
     """The index along `axis`, to be broadcast against `x`."""
     n = x.shape[axis]
-    return jnp.arange(n, dtype=jnp.int32).reshape(*[1] * axis, n, *[1] * (x.ndim - axis - 1))
+    return jnp.arange(n, dtype=dtype).reshape(*[1] * axis, n, *[1] * (x.ndim - axis - 1))
 
 
 @_in_compute_dtype

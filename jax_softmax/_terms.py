@@ -89,13 +89,7 @@ def logits(
     x: jax.Array, operands: Arrays, *, factor: float, softcap: float, causal: bool, wide: Any
 ) -> tuple[jax.Array, jax.Array | None]:
     """What the softmax is taken of, and the mask of those that take part."""
-    keep = operands.get("mask")
-    if causal:
-        seen = _causal(*x.shape[-2:])
-        keep = seen if keep is None else keep & seen
-    z = x.astype(wide)
-    if keep is not None:
-        z = jnp.where(keep, z, 0)  # else NaN would reach the gradient of the scale
+    z, keep = _kept(x.astype(wide), operands, causal)
     if factor != 1:
         z = z * factor
     if "scale" in operands:
@@ -105,6 +99,15 @@ def logits(
     if "bias" in operands:
         z = z + operands["bias"].astype(wide)
     return z if keep is None else jnp.where(keep, z, -jnp.inf), keep
+
+
+def _kept(x: jax.Array, operands: Arrays, causal: bool) -> tuple[jax.Array, jax.Array | None]:
+    """`x` with 0 where it is masked, as NaN there would reach gradients, and the mask."""
+    keep = operands.get("mask")
+    if causal:
+        seen = _causal(*x.shape[-2:])
+        keep = seen if keep is None else keep & seen
+    return x if keep is None else jnp.where(keep, x, 0), keep
 
 
 def _causal(rows: int, columns: int) -> jax.Array:
@@ -205,10 +208,7 @@ def _logits_tangent(
     if "x" in moved:
         t = moved["x"].astype(wide) * scale
     if "scale" in moved or softcap:
-        mask = {k: v for k, v in operands.items() if k == "mask"}
-        causal = static["causal"]
-        kept, keep = logits(x, mask, factor=1, softcap=0, causal=causal, wide=wide)
-        kept = kept if keep is None else jnp.where(keep, kept, 0)
+        kept, _ = _kept(x.astype(wide), operands, static["causal"])
         if "scale" in moved:
             t = t + kept * (factor * moved["scale"].astype(wide))
         if softcap:
@@ -221,13 +221,7 @@ def _logits_tangent(
 def _log_tangent(
     y: jax.Array, t: jax.Array, operands: Arrays, causal: bool, params: dict[str, Any]
 ) -> jax.Array:
-    keep = operands.get("mask")
-    if causal:
-        seen = _causal(*y.shape[-2:])
-        keep = seen if keep is None else keep & seen
-    t = jnp.broadcast_to(t, y.shape)
-    if keep is not None:
-        t = jnp.where(keep, t, 0)
+    t, keep = _kept(jnp.broadcast_to(t, y.shape), operands, causal)
     out = log_softmax_tangent_p.bind(*align(y, t, axis=params["axis"]), **params)
     return out if keep is None else jnp.where(keep, out, 0)
 
@@ -282,7 +276,7 @@ def _has_kernel(
     if not (
         _lowering.one_device(ctx)
         and all(isinstance(d, int) for d in x.shape)
-        and 0 < math.prod(x.shape) // x.shape[axis] < 2**31
+        and 0 < math.prod(x.shape) < 2**31 * x.shape[axis]
         and _native.has_kernels("cuda", x.dtype, dtype)
         and strategy in STRATEGIES
         and not (causal and axis != x.ndim - 1)

@@ -258,3 +258,11 @@ def test_vmap_over_one_operand(operand, causal):
         axes = {k: at if k == operand else None for k in given}
         got = jax.vmap(functools.partial(called, f), in_axes=(axes,))(operands)
         np.testing.assert_allclose(got, want, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("shape", [(3, 0), (0, 3), (0, 0)])
+def test_empty_operands_on_every_platform(shape):
+    x, mask = jnp.zeros(shape), jnp.ones(shape, bool)
+    assert masked_softmax(x, mask).shape == shape
+    traced = jax.jit(masked_softmax).trace(x, mask)
+    assert "stablehlo" in traced.lower(lowering_platforms=("cuda",)).as_text()
