@@ -265,15 +265,13 @@ def _backward(
     axis, smoothing, z_loss, *_ = static
     wide = lse.dtype
     g, g_lse = cotangents
-    x, keep, dead = logits.astype(wide), where, _ignored(static, targets)
+    x, keep = logits.astype(wide), where
     if where is not None:
-        masked = ~jnp.any(where, axis)
-        dead = masked if dead is None else dead | masked
-    if dead is not None:
+        dead, ignored = ~jnp.any(where, axis), _ignored(static, targets)
+        dead = dead if ignored is None else dead | ignored
         # Selected before they are used: 0 times the NaN of such a row would be NaN.
         g, g_lse, lse = (jnp.where(dead, 0, v) for v in (g, g_lse, lse))
-        alive = ~jnp.expand_dims(dead, axis)
-        keep = alive if where is None else alive & where
+        keep = where & ~jnp.expand_dims(dead, axis)
         x = jnp.where(keep, x, -jnp.inf)
     p = jnp.exp(x - jnp.expand_dims(lse, axis))
     factor = 1 if total is None else (1 - smoothing) * total + smoothing
