@@ -44,7 +44,7 @@ gpu-test:
 	$(PYTHON) -m pip install -v --no-build-isolation --no-deps -e . \
 	    -C cmake.define.JAX_SOFTMAX_CUDA=on $(SETTINGS) > $(BUILD_LOG) 2>&1 || (tail -50 $(BUILD_LOG); exit 1)
 	$(PYTHON) -m jax_softmax
-	$(PYTHON) -m pytest -n 8
+	$(PYTHON) -m pytest -n auto
 	$(PYTHON) examples/train_lm.py
 
 sanitize:

@@ -1,4 +1,4 @@
-"""Runs every CUDA strategy, op and pair of dtypes once, on small shapes, for compute-sanitizer.
+"""Runs every CUDA kernel on small shapes, for compute-sanitizer.
 
 compute-sanitizer --tool memcheck python tools/smoke.py
 """
@@ -20,10 +20,26 @@ STRATEGIES = {
     "panel": (9, 65, 700),
     "strided": (9, 65),
 }
+TERMS_STRATEGIES = {
+    "warp": (33, 256),
+    "registers": (1000, 2003),
+    "stream": (4099,),
+    "strided": (9,),
+}
 ALONG_AXIS_0 = ("panel", "strided")
 # Those of the operand and of the result.
-PAIRS = [(d, d) for d in ("float32", "float64", "float16", "bfloat16")]
+DTYPES = ("float32", "float64", "float16", "bfloat16")
+PAIRS = [(d, d) for d in DTYPES]
 PAIRS += [(a, b) for d in ("float16", "bfloat16") for a, b in ((d, "float32"), ("float32", d))]
+
+
+def accepts(op: str, shape: tuple, dtype: str, axis: int, strategy: str, output_dtype: str) -> bool:
+    """False where float64, a conversion or the length is too much for the strategy."""
+    try:
+        jax_softmax.plan(shape, dtype, axis, op, strategy=strategy, output_dtype=output_dtype)
+    except ValueError:
+        return False
+    return True
 
 
 def run(strategy: str, columns: int, dtype: str, output_dtype: str) -> None:
@@ -32,11 +48,7 @@ def run(strategy: str, columns: int, dtype: str, output_dtype: str) -> None:
     shape = (columns, 40) if axis == 0 else (37, columns)
     x = jax.random.normal(jax.random.key(columns), shape).astype(dtype)
     for f in (jax_softmax.softmax, jax_softmax.log_softmax):
-        try:
-            jax_softmax.plan(
-                shape, dtype, axis, f.__name__, strategy=strategy, output_dtype=output_dtype
-            )
-        except ValueError:  # float64, a conversion or this length is too much for some
+        if not accepts(f.__name__, shape, dtype, axis, strategy, output_dtype):
             continue
 
         def forced(x: jax.Array, f=f) -> jax.Array:
@@ -47,8 +59,52 @@ def run(strategy: str, columns: int, dtype: str, output_dtype: str) -> None:
         assert jnp.isfinite(jnp.exp(y)).all() and jnp.isfinite(dx).all()
 
 
+def run_terms(strategy: str, columns: int, dtype: str) -> None:
+    """A mask and causality, then every term at once."""
+    shape = (3, 19, columns)
+    key = jax.random.key(columns)
+    x = jax.random.normal(key, shape).astype(dtype)
+    mask = jax.random.bernoulli(key, 0.5, (19, columns))
+    axis = 1 if strategy == "strided" else -1
+    if not accepts("masked_softmax", shape, dtype, axis, strategy, dtype):
+        return
+    everything = {
+        "bias": jax.random.normal(key, (3, 1, columns)).astype(dtype),
+        "scale": jnp.float32(0.5),
+        "softcap": 9.0,
+        "sink": jnp.ones((3, 1)),
+    }
+    for terms in ({"causal": axis == -1}, everything):
+        for log in (False, True):
+            y = jax_softmax.masked_softmax(
+                x, mask, axis=axis, log=log, implementation=f"cuda:{strategy}", **terms
+            )
+            assert not jnp.isnan(y).any()
+
+
+def run_others(columns: int, dtype: str) -> None:
+    """Ops with a kernel, and no strategy, of their own."""
+    x = jax.random.normal(jax.random.key(columns), (4097, columns)).astype(dtype)
+    loss = jax_softmax.softmax_cross_entropy_with_integer_labels
+    labels = jnp.arange(len(x)) % columns
+    assert jnp.isfinite(jax.grad(lambda x: loss(x, labels).sum())(x)).all()
+    assert jnp.isfinite(jax_softmax.logsumexp(x)).all()
+    if dtype != "float64":
+        assert jnp.isfinite(jax_softmax.absmax_scale(x)[0]).all()
+        for quantized in (jnp.float8_e4m3fn, jnp.float8_e5m2, jnp.int8):
+            _, scale = jax_softmax.absmax_quantize(x, quantized)
+            assert (scale > 0).all()
+
+
 def main() -> None:
     jax.config.update("jax_enable_x64", True)
+    for dtype in DTYPES:
+        for columns in (33, 1000, 40001):
+            run_others(columns, dtype)
+        for strategy, sizes in TERMS_STRATEGIES.items():
+            for columns in sizes:
+                run_terms(strategy, columns, dtype)
+    print("terms, losses, absmax: ran", flush=True)
     for strategy, sizes in STRATEGIES.items():
         for columns in sizes:
             for pair in PAIRS:
