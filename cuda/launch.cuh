@@ -55,7 +55,8 @@ cudaError_t LaunchKernel(void (*kernel)(Args...), const Plan& plan, cudaStream_t
     attribute.val.programmaticStreamSerializationAllowed = 1;
     config.numAttrs = 1;
   }
-  if (plan.cluster_blocks > 1) {
+  // Messages between blocks are illegal in a launch without clusters, were it to oneself.
+  if (plan.cluster_blocks > 1 || plan.strategy == Strategy::kCluster) {
     const unsigned blocks = plan.cluster_blocks;
     attribute.id = cudaLaunchAttributeClusterDimension;
     attribute.val.clusterDim = {blocks, 1, 1};
@@ -89,6 +90,20 @@ cudaError_t LaunchTile(const Plan& plan, Launch launch) {
       }
     });
   });
+}
+
+// Calls f with a count of vectors that "cluster" is compiled for.
+template <typename Op, typename In, typename Out, typename F>
+cudaError_t WithClusterPacks(int count, F f) {
+  constexpr auto each = [](int size) { return (size + Op::kInputs - 1) / Op::kInputs; };
+  if constexpr (sizeof(In) == 8) {
+    return WithConstant<each(kClusterWidePacks)>(count, f);
+  } else if constexpr (!std::is_same_v<In, Out>) {
+    return WithConstant<each(kClusterMixedPacks)>(count, f);
+  } else {
+    return WithConstant<each(kClusterPacks[0]), each(kClusterPacks[1]), each(kClusterPacks[2])>(
+        count, f);
+  }
 }
 
 // The op in the arithmetic for its types: terms make wide logits of narrow ones.
@@ -211,10 +226,15 @@ cudaError_t Run(const Call& call, cudaStream_t stream, int* resident) {
                      case Strategy::kBlock:
                        return launch(BlockKernel<Op, Load, Store, vector, kWhole>);
                      case Strategy::kCluster:
-                       return launch_queue(
-                           ClusterKernel<Op, Load, Store, vector, kWhole>,
-                           static_cast<int>(
-                               CeilDiv(PacksPerRow(rows.columns, vector), plan.cluster_blocks)));
+                       if constexpr (vector == kFullVector && !kPerRow<Op>) {
+                         return WithClusterPacks<Op, In, Out>(plan.count_per_lane, [&](auto packs) {
+                           const int64_t all = PacksPerRow(rows.columns, vector);
+                           return launch_queue(
+                               ClusterKernel<Op, Load, Store, vector, kWhole, packs>,
+                               static_cast<int>(CeilDiv(all, plan.cluster_blocks)), Zeros{});
+                         });
+                       }
+                       return cudaErrorInvalidValue;
                      case Strategy::kSplit: {
                        const int parts = plan.lanes_per_row / plan.threads;
                        auto* workspace = static_cast<Partial<Op>*>(call.workspace);

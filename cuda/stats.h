@@ -245,6 +245,15 @@ template <typename Op>
 inline constexpr bool kFinishesFromTerm =
     requires(Op op, typename Op::Row row) { op.FinishFromTerm(typename Op::T{}, row); };
 
+template <typename Statistic>
+inline constexpr bool kIsMaximum = false;
+template <typename M>
+inline constexpr bool kIsMaximum<Max<M>> = true;
+
+// Whether the first sweep is for the largest element.
+template <typename Op>
+inline constexpr bool kFirstIsMaximum = kIsMaximum<typename Op::First>;
+
 // Whether the op's result is one value for each row, its Row, instead of one for each element.
 template <typename Op>
 inline constexpr bool kPerRow = requires { requires Op::kPerRow; };

@@ -1,65 +1,307 @@
-// Strategy "cluster": a row in the shared memory of the blocks of a cluster, which merge their
-// results through it. A cluster stays for many rows: while it writes one it fetches the next.
+// Strategy "cluster": a row in the registers of a block, or of the blocks of a cluster, which merge
+// their results by messages. While they work on one row, copies bring the next to shared memory.
 #pragma once
 
-#include "../in_shared.cuh"
+#include "../async.cuh"
+#include "../operands.cuh"
+#include "../reduce.cuh"
 
 namespace jax_softmax::JS_ISA {
 
-template <typename Op, typename Load, typename Store, int kVector, bool kWhole>
-__global__ void __launch_bounds__(kClusterThreads.back(), kClusterResident)
-    ClusterKernel(Op op, Load load, Store store, Rows rows, int capacity,
-                  unsigned long long* counter) {
-  extern __shared__ __align__(16) unsigned char shared[];
-  // By turns: one row's places are read while the next row's are written.
-  __shared__ Partial<Op> of_block[2];
-  __shared__ int64_t told_rows[2];
-  const Cluster cluster;
-  const Cache<Op, Load, kVector> cache(shared + 2 * kScratchBytes, capacity);
+// Arguments that are 0, which the compiler does not know: see Opaque.
+struct Zeros {
+  unsigned z[3];
+};
 
-  RowQueue queue(cluster, counter, told_rows);
-  // Blocks of one multiprocessor that start together would all compute at a time, and all wait for
-  // memory at another. Where there are rows enough to regain it, each starts a little later.
-  if (rows.outer >= kClusterStaggerRows * queue.Clusters()) {
-    unsigned multiprocessors;
-    asm("mov.u32 %0, %%nsmid;" : "=r"(multiprocessors));
-    for (int k = blockIdx.x / multiprocessors; k > 0; --k) __nanosleep(kClusterStagger);
-  }
-  Slice<kVector, kWhole> slice(queue.row, rows.columns, cluster.rank, cluster.blocks);
-  for (int k = threadIdx.x; k < slice.packs; k += blockDim.x) cache.Fetch(load, slice, k);
-  if (counter != nullptr) cluster.Meet();  // the others are told their rows
+// The same vector for another sweep. Otherwise the compiler would keep what 16-bit elements are
+// decoded to, twice their size, from one sweep to the next, or elements' differences to the maximum.
+template <typename Io, int kVector>
+__device__ __forceinline__ Words<Io, kVector> Opaque(Words<Io, kVector> raw, unsigned zero) {
+  uint4& word = raw.word[0];
+  word = {word.x ^ zero, word.y ^ zero, word.z ^ zero, word.w ^ zero};
+  return raw;
+}
 
-  for (int turn = 0; queue.row < rows.outer; turn ^= 1) {
-    queue.Ask();
-    cache.Await(load, slice);
-    Partial<Op> total = cache.Reduce(op, slice.packs, shared + turn * kScratchBytes);
-    const typename Op::First own = total.first;
-    // Not sooner: the answer takes as long as the reduction.
-    queue.Tell(cluster, turn);
-    cluster.Merge(op, total, of_block[turn]);
-    auto result = op.Close(total.first, total.second);
-    if constexpr (cache.kKeepsTerms) result = op.ForTermsOf(own, total.first, result);
+// Rows in shared memory on their way to registers: one, of which each thread takes every
+// blockDim.x-th vector.
+template <typename Op, typename Load, int kVector, bool kWhole>
+class Inbox {
+ public:
+  using Raw = typename Load::template Raw<kVector>;
+  using Part = Slice<kVector, kWhole>;
 
-    const int64_t next_row = queue.Next(turn);
-    const bool more = next_row < rows.outer;
-    const Slice<kVector, kWhole> next(more ? next_row : queue.row, rows.columns, cluster.rank,
-                                      cluster.blocks);
-    const int next_packs = more ? next.packs : 0;
-    if constexpr (kPerRow<Op>) {
-      if (cluster.rank == 0 && threadIdx.x == 0) store.At(queue.row, result);
-      for (int k = threadIdx.x; k < next_packs; k += blockDim.x) cache.Fetch(load, next, k);
-    } else {
-      for (int k = threadIdx.x; k < max(slice.packs, next_packs); k += blockDim.x) {
-        typename Op::T y[kVector];
-        if (k < slice.packs) cache.Finish(op, k, result, y);
-        if (k < next_packs) cache.Fetch(load, next, k);
-        if (k < slice.packs) store(slice.window, slice.begin + k, y);
+  __device__ __forceinline__ Inbox(void* memory, int capacity, ByteBarrier& barrier)
+      : words_(static_cast<typename Raw::Word*>(memory)), capacity_(capacity), barrier_(barrier) {}
+
+  // Starts to fetch a slice, neighbouring rows' elements at its edges included. By a warp, when all
+  // threads have taken what was there.
+  __device__ __forceinline__ void Fetch(const Load& load, const Part& slice) const {
+    constexpr unsigned kChunk = 16 * 1024;  // of a lane
+    const int64_t offset = slice.window.Offset(slice.begin);
+    const unsigned bytes = Complete(load, slice) * kVectorBytes;
+    const unsigned lane = threadIdx.x % kWarpLanes;
+    if (lane == 0) barrier_.Expect(bytes * Op::kInputs);
+    __syncwarp();
+#pragma unroll
+    for (int input = 0; input < Op::kInputs; ++input) {
+      const auto* from = reinterpret_cast<const unsigned char*>(load.source[input] + offset);
+      auto* to = reinterpret_cast<unsigned char*>(Place(input, 0));
+      for (unsigned at = lane * kChunk; at < bytes; at += kWarpLanes * kChunk) {
+        CopyToShared(to + at, from + at, min(kChunk, bytes - at), barrier_);
       }
     }
-    slice = next;
-    queue.row = next_row;
   }
+
+  // Waits for a slice; neighbouring rows' elements become absent.
+  __device__ __forceinline__ void Await(const Load& load, const Part& slice,
+                                        unsigned parity) const {
+    barrier_.Await(parity);
+    if constexpr (!kWhole) {
+      Mask(load, slice, 0);
+      Mask(load, slice, slice.packs - 1);
+    }
+  }
+
+  __device__ __forceinline__ Raw Take(int input, int k, bool present) const {
+    Raw raw = Load::template AbsentRaw<kVector>(input);
+    if (present) raw = Raw::Load(Place(input, k));
+    return raw;
+  }
+
+ private:
+  __device__ __forceinline__ typename Raw::Word* Place(int input, int k) const {
+    return &words_[input * capacity_ + k];
+  }
+  // Vectors of the slice that the operand has whole: its last may reach beyond it.
+  __device__ __forceinline__ static int Complete(const Load& load, const Part& slice) {
+    if constexpr (kWhole) return slice.packs;
+    const int64_t left = load.elements - slice.window.Offset(slice.begin);
+    return static_cast<int>(min(int64_t{slice.packs}, max(left, int64_t{0}) / kVector));
+  }
+  // By the thread that takes vector k.
+  __device__ __forceinline__ void Mask(const Load& load, const Part& slice, int k) const {
+    if (k < 0 || k >= slice.packs || k % blockDim.x != threadIdx.x) return;
+    if (slice.window.IsWhole(slice.begin + k)) return;
+#pragma unroll
+    for (int input = 0; input < Op::kInputs; ++input) {
+      const Raw raw = k < Complete(load, slice)
+                          ? Raw::Load(Place(input, k))
+                          : load.Fetch({}, input, slice.window, slice.begin + k);
+      auto values = raw.Unpack();
+#pragma unroll
+      for (int i = 0; i < kVector; ++i) {
+        if (!slice.window.Has(slice.begin + k, i)) values.element[i] = Load::AbsentIo(input);
+      }
+      Raw(values).Store(Place(input, k));
+    }
+    FenceCopies();
+  }
+
+  typename Raw::Word* words_;
+  int capacity_;  // vectors of an input
+  ByteBarrier& barrier_;
+};
+
+// Merges the statistics of all warps of a cluster, by turns through two sets of places.
+template <typename Op>
+class Exchange {
+ public:
+  struct Note {
+    Partial<Op> part;
+    int64_t row;
+  };
+  static_assert(sizeof(Message<Note>) <= kClusterNoteBytes);
+
+  __device__ __forceinline__ Exchange(void* memory, ByteBarrier (&barriers)[2],
+                                      const Cluster& cluster)
+      : notes_(static_cast<Message<Note>*>(memory)),
+        barriers_(barriers),
+        cluster_(cluster),
+        warps_(blockDim.x / kWarpLanes) {}
+
+  __device__ __forceinline__ void Open() const {
+    for (int turn = 0; turn < 2; ++turn) {
+      barriers_[turn].Init();
+      Expect(turn);
+    }
+  }
+
+  // Sends a warp's part to all blocks, and what the cluster's first warp says of `row`.
+  __device__ __forceinline__ void Post(int turn, const Partial<Op>& part, int64_t row) const {
+    const int lane = threadIdx.x % kWarpLanes, warp = threadIdx.x / kWarpLanes;
+    if (lane < cluster_.blocks) {
+      Send(Message<Note>({part, row}), notes_[First(turn) + cluster_.rank * warps_ + warp],
+           barriers_[turn], lane);
+    }
+  }
+
+  // Waits for all warps' parts, which it merges into `part`; returns the first warp's row.
+  __device__ __forceinline__ int64_t Await(const Op& op, int turn, unsigned parity,
+                                           Partial<Op>& part) const {
+    barriers_[turn].Await(parity);
+    if (threadIdx.x == 0) Expect(turn);
+    const auto* notes = notes_ + First(turn);
+    part = {};
+    for (int i = threadIdx.x % kWarpLanes; i < Notes(); i += kWarpLanes) {
+      JS_ISA::Merge(op, part, notes[i].value.part);
+    }
+    for (int mask = kWarpLanes / 2; mask > 0; mask /= 2) {
+      JS_ISA::Merge(op, part, FromLane(part, mask));
+    }
+    return notes[0].value.row;
+  }
+
+ private:
+  __device__ __forceinline__ int Notes() const { return cluster_.blocks * warps_; }
+  __device__ __forceinline__ int First(int turn) const { return turn * Notes(); }
+  __device__ __forceinline__ void Expect(int turn) const {
+    barriers_[turn].Expect(Notes() * sizeof(Message<Note>));
+  }
+
+  Message<Note>* notes_;
+  ByteBarrier (&barriers_)[2];
+  const Cluster& cluster_;
+  int warps_;
+};
+
+// The largest of 16-bit elements, two at a time and without decoding them. NaN loses.
+template <typename Io, int kVector, int kPacks>
+__device__ __forceinline__ float Largest(const Words<Io, kVector> (&raw)[kPacks][1]) {
+  using Two = std::conditional_t<std::is_same_v<Io, __half>, __half2, __nv_bfloat162>;
+  constexpr int kTwos = kVector / 2;
+  Two largest[kTwos];
+#pragma unroll
+  for (int k = 0; k < kPacks; ++k) {
+    Two two[kTwos];
+    memcpy(two, raw[k][0].word, sizeof(two));
+#pragma unroll
+    for (int i = 0; i < kTwos; ++i) largest[i] = k == 0 ? two[i] : __hmax2(largest[i], two[i]);
+  }
+#pragma unroll
+  for (int i = 1; i < kTwos; ++i) largest[0] = __hmax2(largest[0], largest[i]);
+  return fmaxf(Widen(largest[0].x), Widen(largest[0].y));
+}
+
+// Reads a row's vectors into registers, reduces them within warps, then over the cluster, and
+// finishes them. Rows come by turns or, with a `counter` that starts at 0, as clusters are free.
+template <typename Op, typename Load, typename Store, int kVector, bool kWhole, int kPacks>
+__global__ void __launch_bounds__(kClusterThreads, 1)
+    ClusterKernel(Op op, Load load, Store store, Rows rows, int capacity, Zeros zeros,
+                  unsigned long long* counter) {
+#if __CUDA_ARCH__ >= 900
+  using T = typename Op::T;
+  using Raw = typename Load::template Raw<kVector>;
+  // Where they have the elements' type, the second sweep's terms take the elements' places.
+  constexpr bool kKeepsTerms = kFinishesFromTerm<Op> && std::is_same_v<typename Load::Io, T>;
+  extern __shared__ __align__(16) unsigned char shared[];
+  __shared__ ByteBarrier arrival, meetings[2];
+  const Cluster cluster;
+  const Exchange<Op> exchange(shared, meetings, cluster);
+  const Inbox<Op, Load, kVector, kWhole> inbox(shared + cluster.blocks * kClusterNotesBytes,
+                                               capacity, arrival);
+  if (threadIdx.x == 0) {
+    arrival.Init();
+    exchange.Open();
+    PublishBarriers();
+  }
+  __syncthreads();
   cluster.Meet();
+
+  const int64_t step = gridDim.x / cluster.blocks;
+  int64_t row = blockIdx.x / cluster.blocks, next_row = row + step;
+  Slice<kVector, kWhole> slice(row, rows.columns, cluster.rank, cluster.blocks);
+  if (threadIdx.x < kWarpLanes) inbox.Fetch(load, slice);
+
+  unsigned parity = 0;
+  for (int turn = 0; row < rows.outer; turn ^= 1) {
+    // The row after the next one, whose number is a while on its way.
+    int64_t later = next_row + step;
+    if (counter != nullptr && cluster.rank == 0 && threadIdx.x == 0) {
+      later = 2 * step + static_cast<int64_t>(atomicAdd(counter, 1));
+    }
+    inbox.Await(load, slice, turn);
+    Raw raw[kPacks][Op::kInputs];
+#pragma unroll
+    for (int k = 0; k < kPacks; ++k) {
+      const int pack = threadIdx.x + k * kClusterThreads;
+#pragma unroll
+      for (int input = 0; input < Op::kInputs; ++input) {
+        raw[k][input] = inbox.Take(input, pack, pack < slice.packs);
+      }
+    }
+    __syncthreads();
+    const bool more = next_row < rows.outer;
+    const Slice<kVector, kWhole> next(more ? next_row : row, rows.columns, cluster.rank,
+                                      cluster.blocks);
+    if (more && threadIdx.x < kWarpLanes) inbox.Fetch(load, next);
+
+    // Calls f with the elements of each vector.
+    const auto sweep = [&](unsigned zero, auto f) {
+#pragma unroll
+      for (int k = 0; k < kPacks; ++k) {
+        Raw vector[Op::kInputs];
+#pragma unroll
+        for (int i = 0; i < Op::kInputs; ++i) {
+          constexpr bool kTempts = sizeof(typename Load::Io) == 2 || kEstimates<Op>;
+          vector[i] = kTempts ? Opaque(raw[k][i], zero) : raw[k][i];
+        }
+        Element<T, Op::kInputs> e[kVector];
+        Load::Decode(vector, e);
+        f(k, e);
+      }
+    };
+    const auto reduce = [](const auto& statistic) {
+      return LaneGroupReduce(statistic, kWarpLanes);
+    };
+    Partial<Op> part;
+    if constexpr (kFirstIsMaximum<Op> && sizeof(typename Load::Io) == 2) {
+      part.first.value = Largest(raw);
+    } else {
+      sweep(zeros.z[0], [&](int, const auto& e) { AddFirst(op, part.first, e); });
+    }
+    part.first = reduce(part.first);
+    if constexpr (Op::kSweeps == 2) {
+      int sweeps = 0;
+      const auto add = [&](auto& statistic, auto term) {
+        sweep(zeros.z[++sweeps], [&](int k, const auto& e) {
+          const auto terms = AddTerms(statistic, e, term);
+          if constexpr (kKeepsTerms) {
+            typename Raw::Values kept;
+#pragma unroll
+            for (int i = 0; i < kVector; ++i) kept.element[i] = terms.x[i];
+            raw[k][0] = Raw(kept);
+          }
+        });
+      };
+      part.second = SecondSweep(op, op.Pivot(part.first), add, reduce,
+                                [](bool vote) { return __any_sync(0xffffffffu, vote); });
+    }
+    const typename Op::First own = part.first;
+    exchange.Post(turn, part, __shfl_sync(0xffffffffu, later, 0));
+    later = exchange.Await(op, turn, parity, part);
+    auto result = op.Close(part.first, part.second);
+    if constexpr (kKeepsTerms) result = op.ForTermsOf(own, part.first, result);
+
+    sweep(0, [&](int k, const auto& e) {
+      T y[kVector];
+#pragma unroll
+      for (int i = 0; i < kVector; ++i) {
+        if constexpr (kKeepsTerms) {
+          y[i] = op.FinishFromTerm(e[i][0], result);
+        } else {
+          y[i] = op.Finish(e[i], result);
+        }
+      }
+      const int pack = threadIdx.x + k * kClusterThreads;
+      if (pack < slice.packs) store(slice.window, slice.begin + pack, y);
+    });
+    slice = next;
+    row = next_row;
+    next_row = later;
+    parity ^= turn;
+  }
+  cluster.Meet();  // none leaves while another may send to it
+#endif
 }
 
 }  // namespace jax_softmax::JS_ISA
