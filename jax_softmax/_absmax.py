@@ -245,9 +245,9 @@ def _batch(
     return tuple(absmax_p.bind(jnp.moveaxis(x, dim, at), **params)), (at, at)
 
 
-def _lower(ctx: Any, x: Any, **params: Any) -> Any:
+def _lower(ctx: Any, x: Any, *, here: str, **params: Any) -> Any:
     dtype = ctx.avals_in[0].dtype
-    if dtype.itemsize < 8 and _native.has_kernels("cuda", dtype, dtype) and one_device(ctx):
+    if dtype.itemsize < 8 and _native.has_kernels(here, dtype, dtype) and one_device(ctx):
         return jax.ffi.ffi_lowering(_native.target("absmax"))(ctx, x)
     return mlir.lower_fun(_plain, multiple_results=True)(ctx, x, **params)
 
@@ -259,5 +259,6 @@ absmax_p.def_impl(partial(xla.apply_primitive, absmax_p))
 absmax_p.def_abstract_eval(_abstract_eval)
 batching.primitive_batchers[absmax_p] = _batch
 mlir.register_lowering(absmax_p, mlir.lower_fun(_plain, multiple_results=True))
-if _native.has_handler("cuda", "absmax"):
-    mlir.register_lowering(absmax_p, _lower, platform="cuda")
+for backend in _native.BACKENDS:
+    if _native.has_handler(backend, "absmax"):
+        mlir.register_lowering(absmax_p, partial(_lower, here=backend), platform=backend)
