@@ -1,10 +1,7 @@
-// Rows divided by their largest magnitude, or quantised to 8 bits by it: the row is found in a cache
-// the second time it is read.
-#include <bit>
-
+// Rows divided by their largest magnitude, or quantised to 8 bits by it: the row is found in a
+// cache the second time it is read.
 #include "bytes.h"
-#include "operands.h"
-#include "shuffle.h"
+#include "row.h"
 #include "standalone.h"
 
 namespace jax_softmax::JS_ISA {
@@ -14,86 +11,79 @@ namespace {
 using M = SimdMath<float, true>;
 using T = M::T;
 
-// Vectors of elements as integers. Of magnitudes, these have the order, with NaN on top.
+// The largest magnitude in every lane. As integers, magnitudes have their order, with NaN on top.
+struct Magnitude {
+  T value{};
+
+  JS_HD void Merge(Magnitude other) {
+    value = (M::Bits)other.value > (M::Bits)value ? other.value : value;
+  }
+  int32_t FirstLane() const { return ((M::Bits)value)[0]; }
+};
+
+// Magnitudes in their own type: half as wide, they are compared twice as fast.
 template <typename In>
-struct MagnitudesOf {
+struct RawMagnitude {
   using Raw = typename internal::RawOf<M, In>::Type;
   using Scalar = std::conditional_t<sizeof(In) == 2, int16_t, int32_t>;
-  typedef Scalar Type __attribute__((vector_size(sizeof(Raw))));
+  typedef Scalar Integers __attribute__((vector_size(sizeof(Raw))));
+  Integers bits{};
 
-  JS_HD static Type Of(Raw raw) { return (Type)raw & std::numeric_limits<Scalar>::max(); }
-  JS_HD static Type At(const In* x) {
-    Raw raw;
-    std::memcpy(&raw, x, sizeof(raw));
-    return Of(raw);
-  }
-  JS_HD static Type At(const In* x, int64_t count) {
-    return count >= M::kLanes ? At(x) : Of(internal::LoadFirst<Raw>(x, static_cast<int>(count)));
-  }
-  JS_HD static Type Larger(Type a, Type b) { return a > b ? a : b; }
-
-  template <int kMask = M::kLanes / 2>
-  JS_HD static Scalar LargestLane(Type x) {
-    if constexpr (kMask == 0) {
-      return x[0];
-    } else {
-      const Type other = SwapLanes<kMask>(x, std::make_integer_sequence<int, M::kLanes>{});
-      return LargestLane<kMask / 2>(Larger(x, other));
-    }
-  }
-
-  static float ToFloat(int32_t bits) {
-    const Type all = Type{} + static_cast<Scalar>(bits);
-    return internal::RawOf<M, In>::Decode((Raw)all)[0];
-  }
+  JS_HD void Add(Raw raw) { Merge({(Integers)raw & std::numeric_limits<Scalar>::max()}); }
+  JS_HD void Merge(RawMagnitude other) { bits = other.bits > bits ? other.bits : bits; }
+  JS_HD Magnitude Decoded() const { return {internal::RawOf<M, In>::Decode((Raw)bits)}; }
 };
 
 template <typename In>
-JS_HD int32_t LargestOf(const In* x, int64_t count) {
-  using Magnitudes = MagnitudesOf<In>;
-  typename Magnitudes::Type top[kFold] = {};
+JS_HD Magnitude LargestOf(const In* x, int64_t count) {
+  using Raw = typename RawMagnitude<In>::Raw;
+  RawMagnitude<In> largest[kFold];
   int64_t c = 0;
   for (; c + kFold * M::kLanes <= count; c += kFold * M::kLanes) {
+    Raw raw[kFold];
+    std::memcpy(raw, x + c, sizeof(raw));
     JS_UNROLL
-    for (int i = 0; i < kFold; ++i) {
-      top[i] = Magnitudes::Larger(top[i], Magnitudes::At(x + c + i * M::kLanes));
-    }
+    for (int i = 0; i < kFold; ++i) largest[i].Add(raw[i]);
   }
-  for (; c < count; c += M::kLanes) {
-    top[0] = Magnitudes::Larger(top[0], Magnitudes::At(x + c, count - c));
+  for (; c + M::kLanes <= count; c += M::kLanes) {
+    Raw raw;
+    std::memcpy(&raw, x + c, sizeof(raw));
+    largest[0].Add(raw);
   }
-  return Magnitudes::LargestLane(
-      Magnitudes::Larger(Magnitudes::Larger(top[0], top[1]), Magnitudes::Larger(top[2], top[3])));
+  if (c < count) {
+    largest[0].Add(internal::LoadFirst<Raw>(x + c, static_cast<int>(count - c)));
+  }
+  for (int i = 1; i < kFold; ++i) largest[0].Merge(largest[i]);
+  return largest[0].Decoded();
 }
 
-// What becomes of an element, and of its row.
+// What becomes of the elements of a row, which has that value.
 template <typename In>
 struct Scaled {
   using Y = In;
-  float absmax, one;
+  T absmax, one;
 
-  explicit Scaled(float absmax) : absmax(absmax), one(absmax == 0 ? 0 : 1) {}
-  float OfRow() const { return absmax; }
+  JS_HD static T OfRow(T absmax) { return absmax; }
+  JS_HD explicit Scaled(T absmax) : absmax(absmax), one(absmax == 0 ? T{} : T{} + 1.0f) {}
   JS_HD T operator()(T x) const {
     const M::Bits sign = (M::Bits)x & std::numeric_limits<int32_t>::min();
     const T magnitude = (T)((M::Bits)x ^ sign);
-    const T signed_one = (T)((M::Bits)(T{} + one) | sign);
     // Of zeros and of infinities, the quotient would be NaN.
-    return magnitude == absmax ? signed_one : x / absmax;
+    return magnitude == absmax ? (T)((M::Bits)one | sign) : x / absmax;
   }
 };
 
 template <typename Out>
 struct Quantised {
   using Y = Out;
-  float scale;
+  T scale;
 
-  explicit Quantised(float absmax) {
-    const float wanted = absmax / Out::kLargest;
+  JS_HD static T OfRow(T absmax) {
+    const T wanted = absmax / Out::kLargest;
     const float tiny = std::numeric_limits<float>::min();
-    scale = wanted < tiny ? tiny : wanted;
+    return wanted < tiny ? T{} + tiny : wanted;
   }
-  float OfRow() const { return scale; }
+  JS_HD explicit Quantised(T scale) : scale(scale) {}
   JS_HD T operator()(T x) const { return x / scale; }
 };
 
@@ -104,26 +94,40 @@ JS_HD void FinishElements(const In* x, typename Result::Y* y, int64_t count, con
   if (c < count) StoreUpTo<M>(y + c, result(LoadUpTo<M>(x + c, count - c)), count - c);
 }
 
+// A few rows at a time, which share the work of merging lanes; they stay in the first cache.
+template <typename In, typename Result>
+void RunRows(const Absmax& call, int64_t begin, int64_t end) {
+  const int64_t columns = call.rows.columns;
+  const int64_t group =
+      std::clamp<int64_t>(kBlockColumns / std::max<int64_t>(columns, 1), 1, M::kLanes);
+  for (int64_t first = begin; first < end; first += group) {
+    const int64_t rows = std::min(group, end - first);
+    const In* x = static_cast<const In*>(call.x) + first * columns;
+    auto* y = static_cast<typename Result::Y*>(call.y) + first * columns;
+    Magnitude largest[M::kLanes];
+    for (int64_t r = 0; r < rows; ++r) largest[r] = LargestOf(x + r * columns, columns);
+    const T of_rows = Result::OfRow(MergeRows<M>(largest).value);
+    StoreUpTo<M>(static_cast<float*>(call.of_row) + first, of_rows, rows);
+    const ByRow<M, T> values(of_rows);
+    for (int64_t r = 0; r < rows; ++r) {
+      FinishElements(x + r * columns, y + r * columns, columns, Result(values[r]));
+    }
+  }
+}
+
 template <typename In>
 int32_t Largest(const Absmax& call, int64_t row, int64_t begin, int64_t end) {
-  return LargestOf(static_cast<const In*>(call.x) + row * call.rows.columns + begin, end - begin);
+  const In* x = static_cast<const In*>(call.x) + row * call.rows.columns;
+  return MergeLanes<M>(LargestOf(x + begin, end - begin), 1).FirstLane();
 }
 
 template <typename In, typename Result>
 void Finish(const Absmax& call, int64_t row, int64_t begin, int64_t end, int32_t largest) {
-  const Result result(MagnitudesOf<In>::ToFloat(largest));
+  const T of_row = Result::OfRow((T)(M::Bits{} + largest));
+  if (begin == 0) StoreUpTo<M>(static_cast<float*>(call.of_row) + row, of_row, 1);
   const int64_t first = row * call.rows.columns + begin;
-  if (begin == 0) static_cast<float*>(call.of_row)[row] = result.OfRow();
   FinishElements(static_cast<const In*>(call.x) + first,
-                 static_cast<typename Result::Y*>(call.y) + first, end - begin, result);
-}
-
-template <typename In, typename Result>
-void RunRows(const Absmax& call, int64_t begin, int64_t end) {
-  const int64_t columns = call.rows.columns;
-  for (int64_t row = begin; row < end; ++row) {
-    Finish<In, Result>(call, row, 0, columns, Largest<In>(call, row, 0, columns));
-  }
+                 static_cast<typename Result::Y*>(call.y) + first, end - begin, Result(of_row));
 }
 
 template <typename In, typename Result>

@@ -10,26 +10,34 @@ namespace {
 template <typename M>
 struct RowValues {
   using T = typename M::T;
-  T lse, factor, everywhere;
+  using Index = typename M::Format::Bits;
+  T lse, factor, everywhere, at_label;
+  Index label;
 
   RowValues(const CrossEntropyGradient& call, int64_t row)
-      : lse(At(call.lse, row)), factor(At(call.factor, row)), everywhere(At(call.everywhere, row)) {}
+      : lse(At(call.lse, row)),
+        factor(At(call.factor, row)),
+        everywhere(At(call.everywhere, row)),
+        at_label(At(call.at_label, row)),
+        label(call.labels[row]) {}
   JS_HD static T At(const void* values, int64_t row) {
     return T{} + static_cast<const typename M::Scalar*>(values)[row];
   }
-  JS_HD T operator()(T x) const { return M::Exp(x - lse) * factor + everywhere; }
+
+  // For the elements from `column` on.
+  JS_HD T operator()(T x, int64_t column) const {
+    typename M::Bits lane;
+    for (int i = 0; i < M::kLanes; ++i) lane[i] = i;
+    const T gradient = M::Exp(x - lse) * factor + everywhere;
+    return lane == label - static_cast<Index>(column) ? gradient + at_label : gradient;
+  }
 };
 
-// One part of a row: `count` elements, of which number `label` is the label's unless out of range.
 template <typename M, typename Io>
-JS_HD void RunSlice(const RowValues<M>& row, const Io* x, Io* dx, int64_t count, int64_t label,
-                    const typename M::Scalar& at_label) {
-  int64_t c = 0;
-  for (; c + M::kLanes <= count; c += M::kLanes) Store<M>(dx + c, row(Load<M>(x + c)));
-  if (c < count) StoreUpTo<M>(dx + c, row(LoadUpTo<M>(x + c, count - c)), count - c);
-  if (label < 0 || label >= count) return;
-  // Once more, before it is rounded.
-  StoreUpTo<M>(dx + label, row(LoadUpTo<M>(x + label, 1)) + at_label, 1);
+JS_HD void RunSlice(const RowValues<M>& row, const Io* x, Io* dx, int64_t begin, int64_t end) {
+  int64_t c = begin;
+  for (; c + M::kLanes <= end; c += M::kLanes) Store<M>(dx + c, row(Load<M>(x + c), c));
+  if (c < end) StoreUpTo<M>(dx + c, row(LoadUpTo<M>(x + c, end - c), c), end - c);
 }
 
 template <typename Io>
@@ -37,18 +45,16 @@ void Run(const CrossEntropyGradient& call, int64_t begin, int64_t end) {
   using M = typename MathFor<Io>::Type;
   const int64_t columns = call.rows.columns;
   const int64_t per_row = cpu::SlicesPerRow(call.rows);
-  const auto* at_label = static_cast<const typename M::Scalar*>(call.at_label);
   int64_t row = begin / per_row, slice = begin % per_row;
   for (int64_t i = begin; i < end; ++i) {
     const int64_t first = slice * cpu::kSliceElements;
-    const int64_t count = std::min(cpu::kSliceElements, columns - first);
-    const int32_t label = call.labels[row];
-    const Io* x = static_cast<const Io*>(call.x) + row * columns + first;
-    Io* dx = static_cast<Io*>(call.dx) + row * columns + first;
-    if (label == kNoGradient) {
-      std::fill_n(dx, count, Io{});
+    const int64_t last = std::min(first + cpu::kSliceElements, columns);
+    const Io* x = static_cast<const Io*>(call.x) + row * columns;
+    Io* dx = static_cast<Io*>(call.dx) + row * columns;
+    if (call.labels[row] == kNoGradient) {
+      std::fill(dx + first, dx + last, Io{});
     } else {
-      RunSlice<M>(RowValues<M>(call, row), x, dx, count, label - first, at_label[row]);
+      RunSlice<M>(RowValues<M>(call, row), x, dx, first, last);
     }
     if (++slice == per_row) {
       slice = 0;

@@ -86,7 +86,6 @@ cpu::Kernel Find(OpKind op, DataType in, DataType out, cpu::Strategy strategy) {
 #define JS_STRING_(x) #x
 #define JS_STRING(x) JS_STRING_(x)
 extern const cpu::KernelTable kTable;
-const cpu::KernelTable kTable = {JS_STRING(JS_ISA), JS_SIMD_BYTES, Find, FindAbsmax,
-                                 FindGradient};
+const cpu::KernelTable kTable = {JS_STRING(JS_ISA), JS_SIMD_BYTES, Find, FindAbsmax, FindGradient};
 
 }  // namespace jax_softmax::JS_ISA

@@ -9,8 +9,7 @@ namespace {
 
 struct Cuda {
   using Context = ffi::PlatformStream<cudaStream_t>;
-  static constexpr std::initializer_list<ffi::Traits> kTraits = {
-      ffi::Traits::kCmdBufferCompatible};
+  static constexpr std::initializer_list<ffi::Traits> kTraits = {ffi::Traits::kCmdBufferCompatible};
 
   template <typename Op, typename Call>
   static ffi::Error Run(cudaStream_t stream, const Call& call) {

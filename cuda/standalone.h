@@ -1,5 +1,5 @@
-// What the handlers of ops that are no strategy's share: turning XLA's buffers into a call, or saying
-// what is wrong with them.
+// What the handlers of ops that are no strategy's share: turning XLA's buffers into a call, or
+// saying what is wrong with them.
 #pragma once
 
 #include <string>
@@ -125,17 +125,16 @@ template <typename Backend>
 struct Standalone {
   template <typename Op>
   static XLA_FFI_Error* Handle(XLA_FFI_CallFrame* frame) {
-    static const auto handler =
-        Op::Bind(ffi::Ffi::Bind().Ctx<typename Backend::Context>())
-            .To(
-                [](auto context, auto... operands) -> ffi::Error {
-                  handler_calls.fetch_add(1, std::memory_order_relaxed);
-                  const auto call = Op::Decode(operands...);
-                  if (call.has_error()) return call.error();
-                  if (call->IsEmpty()) return ffi::Error::Success();
-                  return Backend::template Run<Op>(context, *call);
-                },
-                Backend::kTraits);
+    static const auto handler = Op::Bind(ffi::Ffi::Bind().Ctx<typename Backend::Context>())
+                                    .To(
+                                        [](auto context, auto... operands) -> ffi::Error {
+                                          handler_calls.fetch_add(1, std::memory_order_relaxed);
+                                          const auto call = Op::Decode(operands...);
+                                          if (call.has_error()) return call.error();
+                                          if (call->IsEmpty()) return ffi::Error::Success();
+                                          return Backend::template Run<Op>(context, *call);
+                                        },
+                                        Backend::kTraits);
     return handler->Call(frame);
   }
 

@@ -16,7 +16,7 @@ from jax.interpreters import batching, mlir, xla
 from jax.typing import ArrayLike, DTypeLike
 from jaxtyping import Array, Float, Shaped
 
-from . import _canonicalize, _native
+from . import _canonicalize, _choice, _native
 from ._canonicalize import Axis
 from ._lowering import one_device, without_axis
 from ._primitives import RESIDUAL
@@ -246,10 +246,36 @@ def _batch(
 
 
 def _lower(ctx: Any, x: Any, *, here: str, **params: Any) -> Any:
-    dtype = ctx.avals_in[0].dtype
-    if dtype.itemsize < 8 and _native.has_kernels(here, dtype, dtype) and one_device(ctx):
-        return jax.ffi.ffi_lowering(_native.target("absmax"))(ctx, x)
+    shape, dtype = ctx.avals_in[0].shape, ctx.avals_in[0].dtype
+    if (
+        dtype.itemsize < 8
+        and _native.has_kernels(here, dtype, dtype)
+        and one_device(ctx)
+        and not _choice.is_short("absmax", shape[-1], here)
+    ):
+        in_place = here == "cpu" and not params["quantizes"] and _is_donated(ctx, x.type)
+        aliases = {0: 0} if in_place else {}
+        rule = jax.ffi.ffi_lowering(_native.target("absmax"), operand_output_aliases=aliases)
+        return rule(ctx, x)
     return mlir.lower_fun(_plain, multiple_results=True)(ctx, x, **params)
+
+
+def _is_donated(ctx: Any, type_: Any) -> bool:
+    """Whether the program may overwrite an argument of that type.
+
+    Only then is the call told to work in place: XLA first copies an operand that is still needed,
+    which an argument that is not donated always is, and that takes longer than the call. Without
+    being told it copies the result into the donated buffer.
+    """
+    for function in ctx.module_context.module.body.operations:
+        if "arg_attrs" not in function.attributes:
+            continue
+        types = mlir.ir.FunctionType(function.attributes["function_type"].value).inputs
+        for argument, attributes in zip(types, function.attributes["arg_attrs"], strict=True):
+            donated = {"tf.aliasing_output", "jax.buffer_donor"} & {a.name for a in attributes}
+            if donated and argument == type_:
+                return True
+    return False
 
 
 # x[..., n] to a result of its shape, in its dtype or in 8 bits, and absmax or scale of each row.
