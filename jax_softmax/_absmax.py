@@ -1,6 +1,6 @@
 """Scaling by the largest magnitude of each row, and quantisation to 8 bits by it.
 
-Along the last axis both are one primitive, a kernel on a GPU; derivatives are those of plain JAX.
+Along the last axis both are one primitive, a kernel; derivatives are those of plain JAX.
 """
 
 from collections.abc import Sequence
