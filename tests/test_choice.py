@@ -47,16 +47,13 @@ def test_the_rule(op, case):
 
 @pytest.mark.parametrize("op, most", [("cross_entropy_gradient", 2), ("absmax", 8)])
 def test_on_a_cpu_the_shortest_rows_of_some_ops_are_xlas(op, most):
-    for columns, platform, expected in (
-        (most, "cpu", "xla"),
-        (most + 1, "cpu", "cpu"),
-        (most, "cuda", "cuda"),
-    ):
-        choice = _choice.choose(
-            op, (MANY, columns), 1, *[jnp.dtype("float64")] * 2, platform, batch_invariant=None
-        )
-        assert choice.implementation == expected
-    assert _choice.choose("softmax", (MANY, 1), 1, *[jnp.dtype("float32")] * 2, "cpu").reason
+    def chosen(op, columns, platform):
+        return _choice.choose(op, (MANY, columns), 1, *[jnp.dtype("float64")] * 2, platform)
+
+    assert chosen(op, most, "cpu") == ("xla", f"rows of {most}: XLA's vectors go across them")
+    assert chosen(op, most + 1, "cpu").implementation == "cpu"
+    assert chosen(op, most, "cuda").implementation == "cuda"
+    assert chosen("softmax", 1, "cpu").implementation == "cpu"
 
 
 def test_few_long_rows_are_the_kernels_where_they_may_be_split():
