@@ -5,6 +5,7 @@
 #include "../cuda/ops/all.h"
 #include "lanes.h"
 #include "row.h"
+#include "standalone.h"
 #include "strided.h"
 
 namespace jax_softmax::JS_ISA {
@@ -85,6 +86,6 @@ cpu::Kernel Find(OpKind op, DataType in, DataType out, cpu::Strategy strategy) {
 #define JS_STRING_(x) #x
 #define JS_STRING(x) JS_STRING_(x)
 extern const cpu::KernelTable kTable;
-const cpu::KernelTable kTable = {JS_STRING(JS_ISA), JS_SIMD_BYTES, Find};
+const cpu::KernelTable kTable = {JS_STRING(JS_ISA), JS_SIMD_BYTES, Find, FindAbsmax, FindGradient};
 
 }  // namespace jax_softmax::JS_ISA

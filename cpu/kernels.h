@@ -4,6 +4,8 @@
 #include <cstddef>
 #include <string_view>
 
+#include "../cuda/absmax.h"
+#include "../cuda/cross_entropy.h"
 #include "plan.h"
 
 namespace jax_softmax::cpu {
@@ -28,10 +30,23 @@ struct Kernel {
   Part merge = nullptr;
 };
 
+// Of the losses' gradient: takes slices of all rows.
+using GradientKernel = void (*)(const CrossEntropyGradient& call, int64_t begin, int64_t end);
+
+// Of absmax: whole rows, or, where threads share a row, its largest magnitude, as bits in which
+// integers have the magnitudes' order, and then its results, from columns `begin` to `end`.
+struct AbsmaxKernel {
+  void (*rows)(const Absmax& call, int64_t begin, int64_t end);
+  int32_t (*largest)(const Absmax& call, int64_t row, int64_t begin, int64_t end);
+  void (*finish)(const Absmax& call, int64_t row, int64_t begin, int64_t end, int32_t largest);
+};
+
 struct KernelTable {
   std::string_view isa;
   int vector_bytes;
   Kernel (*find)(OpKind op, DataType in, DataType out, Strategy strategy);
+  AbsmaxKernel (*find_absmax)(DataType dtype, AbsmaxResult result);
+  GradientKernel (*find_gradient)(DataType dtype);
 };
 
 // The widest instruction set that this machine runs.

@@ -127,7 +127,9 @@ JS_HD Raw LoadFirst(const void* from, int count) {
 template <typename Raw>
 JS_HD void StoreFirst(void* to, Raw raw, int count) {
   const unsigned mask = (1u << count) - 1;
-  if constexpr (sizeof(Raw) == 32) {
+  if constexpr (sizeof(Raw) == 16) {
+    _mm_mask_storeu_epi8(to, mask, (__m128i)raw);
+  } else if constexpr (sizeof(Raw) == 32) {
     _mm256_mask_storeu_epi16(to, mask, (__m256i)raw);
   } else if constexpr (sizeof(Raw{}[0]) == 4) {
     _mm512_mask_storeu_ps(to, mask, (__m512)raw);

@@ -5,6 +5,7 @@
 #include <bit>
 
 #include "absmax.h"
+#include "launch.h"
 #include "operands.cuh"
 #include "reduce.cuh"
 

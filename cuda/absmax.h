@@ -1,8 +1,6 @@
 // Rows divided by their largest magnitude, or quantised to 8 bits by it: read once, written once.
 #pragma once
 
-#include <cuda_runtime_api.h>
-
 #include "plan.h"
 
 namespace jax_softmax {
@@ -19,6 +17,9 @@ struct Absmax {
   AbsmaxResult result;
   Rows rows;  // whose inner dimension is 1
   int alignment;
+
+  // Rows without columns have a value each.
+  bool IsEmpty() const { return rows.Count() == 0; }
 };
 
 struct AbsmaxPlan {
@@ -45,7 +46,5 @@ constexpr AbsmaxPlan PlanAbsmax(const Rows& rows, DataType dtype, int alignment)
   plan.blocks = CeilDiv(rows.Count(), plan.threads / plan.lanes);
   return plan;
 }
-
-cudaError_t Launch(const Absmax& call, cudaStream_t stream);
 
 }  // namespace jax_softmax

@@ -2,6 +2,7 @@
 #include <bit>
 
 #include "cross_entropy.h"
+#include "launch.h"
 #include "math.cuh"
 #include "operands.cuh"
 

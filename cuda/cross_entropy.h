@@ -1,8 +1,6 @@
 // The gradient of losses that saved one logsumexp per row: element by element, nothing is reduced.
 #pragma once
 
-#include <cuda_runtime_api.h>
-
 #include "plan.h"
 
 namespace jax_softmax {
@@ -20,6 +18,8 @@ struct CrossEntropyGradient {
   DataType dtype;
   Rows rows;  // whose inner dimension is 1
   int alignment;
+
+  bool IsEmpty() const { return rows.Elements() == 0; }
 };
 
 inline constexpr int32_t kNoGradient = INT32_MIN;
@@ -45,7 +45,5 @@ constexpr MapPlan PlanMap(const Rows& rows, DataType dtype, int alignment) {
   plan.blocks = CeilDiv(rows.Count(), kMapThreads / plan.lanes) * plan.parts;
   return plan;
 }
-
-cudaError_t Launch(const CrossEntropyGradient& call, cudaStream_t stream);
 
 }  // namespace jax_softmax

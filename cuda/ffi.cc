@@ -2,12 +2,10 @@
 #include "ffi.h"
 
 #include <string>
-#include <vector>
 
 #include "decode.h"
 #include "decode_terms.h"
 #include "device.h"
-#include "handlers.h"
 #include "launch.h"
 
 namespace jax_softmax {
@@ -153,16 +151,7 @@ struct Cuda {
 
 }  // namespace
 
-std::span<const NamedHandler> Handlers() {
-  static const auto& handlers = *new std::vector<NamedHandler>([] {
-    const auto of_strategies = HandlersOf<Cuda>();
-    std::vector<NamedHandler> all(of_strategies.begin(), of_strategies.end());
-    all.push_back({"absmax", HandleAbsmax});
-    all.push_back({"cross_entropy_gradient", HandleCrossEntropyGradient});
-    return all;
-  }());
-  return handlers;
-}
+std::span<const NamedHandler> Handlers() { return HandlersOf<Cuda>(); }
 
 int64_t HandlerCalls() { return handler_calls.load(std::memory_order_relaxed); }
 

@@ -16,6 +16,8 @@ struct NamedHandler {
 };
 
 std::span<const NamedHandler> Handlers();
+// Those of ops that are no strategy's.
+std::span<const NamedHandler> StandaloneHandlers();
 
 // How often any handler has run in this process. A call replayed by a CUDA graph does not count.
 int64_t HandlerCalls();

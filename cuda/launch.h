@@ -3,7 +3,9 @@
 
 #include <cuda_runtime_api.h>
 
+#include "absmax.h"
 #include "broadcast.h"
+#include "cross_entropy.h"
 #include "plan.h"
 
 namespace jax_softmax {
@@ -22,6 +24,8 @@ struct Call {
 // Starts the planned kernel on `stream`; returns what CUDA said, cudaErrorInvalidValue for a plan
 // that no kernel was compiled for. Neither allocates nor synchronises.
 cudaError_t Launch(const Call& call, cudaStream_t stream);
+cudaError_t Launch(const Absmax& call, cudaStream_t stream);
+cudaError_t Launch(const CrossEntropyGradient& call, cudaStream_t stream);
 
 // Blocks of the planned kernel that fit on a multiprocessor, as CUDA counts them.
 cudaError_t MeasureResidentBlocks(const Call& call, int* blocks);

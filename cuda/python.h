@@ -119,9 +119,11 @@ inline void BindHandlers(nb::module_& m) {
       "handlers",
       [] {
         nb::dict capsules;
-        for (const NamedHandler& named : Handlers()) {
-          capsules[nb::str(named.op.data(), named.op.size())] =
-              nb::capsule(reinterpret_cast<void*>(named.handler));
+        for (const auto handlers : {Handlers(), StandaloneHandlers()}) {
+          for (const NamedHandler& named : handlers) {
+            capsules[nb::str(named.op.data(), named.op.size())] =
+                nb::capsule(reinterpret_cast<void*>(named.handler));
+          }
         }
         return capsules;
       },

@@ -1,6 +1,6 @@
 """Scaling by the largest magnitude of each row, and quantisation to 8 bits by it.
 
-Along the last axis both are one primitive, a kernel on a GPU; derivatives are those of plain JAX.
+Along the last axis both are one primitive, a kernel; derivatives are those of plain JAX.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from jax.interpreters import batching, mlir, xla
 from jax.typing import ArrayLike, DTypeLike
 from jaxtyping import Array, Float, Shaped
 
-from . import _canonicalize, _native
+from . import _canonicalize, _choice, _native
 from ._canonicalize import Axis
 from ._lowering import one_device, without_axis
 from ._primitives import RESIDUAL
@@ -245,11 +245,37 @@ def _batch(
     return tuple(absmax_p.bind(jnp.moveaxis(x, dim, at), **params)), (at, at)
 
 
-def _lower(ctx: Any, x: Any, **params: Any) -> Any:
-    dtype = ctx.avals_in[0].dtype
-    if dtype.itemsize < 8 and _native.has_kernels("cuda", dtype, dtype) and one_device(ctx):
-        return jax.ffi.ffi_lowering(_native.target("absmax"))(ctx, x)
+def _lower(ctx: Any, x: Any, *, here: str, **params: Any) -> Any:
+    shape, dtype = ctx.avals_in[0].shape, ctx.avals_in[0].dtype
+    if (
+        dtype.itemsize < 8
+        and _native.has_kernels(here, dtype, dtype)
+        and one_device(ctx)
+        and not _choice.is_short("absmax", shape[-1], here)
+    ):
+        in_place = here == "cpu" and not params["quantizes"] and _is_donated(ctx, x.type)
+        aliases = {0: 0} if in_place else {}
+        rule = jax.ffi.ffi_lowering(_native.target("absmax"), operand_output_aliases=aliases)
+        return rule(ctx, x)
     return mlir.lower_fun(_plain, multiple_results=True)(ctx, x, **params)
+
+
+def _is_donated(ctx: Any, type_: Any) -> bool:
+    """Whether the program may overwrite an argument of that type.
+
+    Only then is the call told to work in place: XLA first copies an operand that is still needed,
+    which an argument that is not donated always is, and that takes longer than the call. Without
+    being told it copies the result into the donated buffer.
+    """
+    for function in ctx.module_context.module.body.operations:
+        if "arg_attrs" not in function.attributes:
+            continue
+        types = mlir.ir.FunctionType(function.attributes["function_type"].value).inputs
+        for argument, attributes in zip(types, function.attributes["arg_attrs"], strict=True):
+            donated = {"tf.aliasing_output", "jax.buffer_donor"} & {a.name for a in attributes}
+            if donated and argument == type_:
+                return True
+    return False
 
 
 # x[..., n] to a result of its shape, in its dtype or in 8 bits, and absmax or scale of each row.
@@ -259,5 +285,6 @@ absmax_p.def_impl(partial(xla.apply_primitive, absmax_p))
 absmax_p.def_abstract_eval(_abstract_eval)
 batching.primitive_batchers[absmax_p] = _batch
 mlir.register_lowering(absmax_p, mlir.lower_fun(_plain, multiple_results=True))
-if _native.has_handler("cuda", "absmax"):
-    mlir.register_lowering(absmax_p, _lower, platform="cuda")
+for backend in _native.BACKENDS:
+    if _native.has_handler(backend, "absmax"):
+        mlir.register_lowering(absmax_p, partial(_lower, here=backend), platform=backend)

@@ -41,23 +41,26 @@ def register(primitive: Primitive, reference: Reference, *, per_row: bool = Fals
 def register_map(primitive: Primitive, reference: Reference) -> None:
     """The same for an op that reduces nothing: x[..., n] and some of its rows to a result like x.
 
-    On CUDA alone, and along the last axis.
+    Along the last axis alone.
     """
     default = mlir.lower_fun(reference, multiple_results=False)
     mlir.register_lowering(primitive, default)
-    if _native.has_handler("cuda", primitive.name):
-        rule = partial(_lower_map, name=primitive.name, default=default)
-        mlir.register_lowering(primitive, rule, platform="cuda")
+    for backend in _native.BACKENDS:
+        if _native.has_handler(backend, primitive.name):
+            rule = partial(_lower_map, name=primitive.name, default=default, here=backend)
+            mlir.register_lowering(primitive, rule, platform=backend)
 
 
-def _lower_map(ctx: Any, *operands: Any, name: str, default: Any, axis: int, dtype: Any) -> Any:
+def _lower_map(
+    ctx: Any, *operands: Any, name: str, default: Any, here: str, axis: int, dtype: Any
+) -> Any:
     x = ctx.avals_in[0]
     params = {"axis": axis, "dtype": dtype}
     if (
         one_device(ctx)
         and axis == x.ndim - 1
         and dtype == x.dtype
-        and fastest(name, [x], "cuda", None, strategy="auto", **params) == "cuda"
+        and fastest(name, [x], here, None, strategy="auto", **params) == here
     ):
         return jax.ffi.ffi_lowering(_native.target(name))(ctx, *operands)
     return default(ctx, *operands, **params)

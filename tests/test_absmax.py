@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from _support import COLLECTIVES, compiled, operations, precision
+from _support import COLLECTIVES, compiled, count_calls, operations, precision
 from _truth import DTYPES, ulp, wide
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
@@ -79,20 +79,22 @@ def test_scale_is_right_to_the_last_place(dtype, axis):
     )
 
 
+@pytest.mark.parametrize("times", [1, 7], ids=["3 columns", "21 columns"])  # XLA's on a CPU, ours
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_the_maximum_is_exactly_one_at_any_size(dtype):
+def test_the_maximum_is_exactly_one_at_any_size(dtype, times):
     """Also where its reciprocal overflows, if subnormal numbers are not flushed to zero."""
     sizes = np.geomspace(2.0**-125, 2.0**126, 4001)
-    x = jnp.asarray(np.stack([sizes, -sizes, sizes / 2], 1), dtype)
+    x = jnp.asarray(np.stack([sizes, -sizes, sizes / 2] * times, 1), dtype)
     y, _ = absmax_scale(x)
     np.testing.assert_array_equal(np.asarray(y[:, :2], np.float32), np.tile([1, -1], (4001, 1)))
     np.testing.assert_allclose(np.asarray(y[:, 2], np.float32), 0.5, rtol=8e-3)
     tiny = np.array([[2.0**-149, -(2.0**-149), 0], [2.0**-130, -(2.0**-129), 0]], np.float32)
-    y, absmax = absmax_scale(tiny)
+    y, absmax = absmax_scale(np.tile(tiny, (1, times)))
     np.testing.assert_array_equal(
         np.asarray(absmax).view(np.int32), abs(tiny).max(1).view(np.int32)
     )
-    assert (np.array_equal(y, [[1, -1, 0], [0.5, -1, 0]])) or not np.any(y)
+    y, want = np.asarray(y), np.tile([[1, -1, 0], [0.5, -1, 0]], (1, times))
+    assert np.array_equal(y, want) or not np.any(y)
 
 
 @functions
@@ -158,17 +160,80 @@ def test_integers_become_float32(f, dtype):
         np.testing.assert_array_equal(got, want)
 
 
-def test_a_donated_operand_is_overwritten():
+@pytest.mark.parametrize("shape", [(8, 5), (8, 100), (100, 3), (70, 5000), (2, 40_000)], ids=str)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_donated_operand_is_overwritten(dtype, shape, backend):
     f = jax.jit(absmax_scale, donate_argnums=0)
-    for dtype in ("float32", "bfloat16"):
-        # A copy: JAX may share an aligned array of NumPy's, which no donation can overwrite.
-        x = jnp.array(randn(8, 100), dtype, copy=True)
-        hlo = f.lower(x).compile().as_text()
-        assert "input_output_alias={ {0}: (0, {}, may-alias) }" in hlo
-        want, where = absmax_scale(x), x.unsafe_buffer_pointer()
-        got = f(x)
-        assert x.is_deleted() and got[0].unsafe_buffer_pointer() == where
-        assert_close(*(jax.tree.map(wide, v) for v in (got, want)), rtol=0)
+    # A copy: JAX may share an aligned array of NumPy's, which no donation can overwrite.
+    x = jnp.array(randn(*shape), dtype, copy=True)
+    program = f.lower(x).compile()
+    assert "input_output_alias={ {0}: (0, {}, may-alias) }" in program.as_text()
+    if backend == "cpu":
+        assert "copy" not in operations(program.as_text())
+    want, where = absmax_scale(x), x.unsafe_buffer_pointer()
+    got = f(x)
+    assert x.is_deleted() and got[0].unsafe_buffer_pointer() == where
+    assert_close(*(jax.tree.map(wide, v) for v in (got, want)), rtol=0)
+
+
+def test_an_operand_that_is_still_needed_is_not_overwritten():
+    """Its own donation, or that of another of its type, gives way."""
+    x, other = (jnp.array(randn(8, 100, seed=s), copy=True) for s in range(2))
+    kept, want = np.array(x), absmax_scale(x)
+    y, _ = jax.jit(lambda x, other: (absmax_scale(x)[0], other + 1), donate_argnums=1)(x, other)
+    np.testing.assert_array_equal(x, kept)
+    assert_close(y, want[0], rtol=0)
+    y, again = jax.jit(lambda x: (absmax_scale(x)[0], jnp.sin(x)), donate_argnums=0)(x)
+    assert_close(y, want[0], rtol=0)
+    assert_close(again, np.sin(kept))
+
+
+# -- the kernel ----------------------------------------------------------------------------------
+
+# Around a vector's length and a group's, and rows that threads share.
+LENGTHS = [9, 15, 16, 17, 31, 33, 100, 257, 4096, 4099, 32771]
+
+
+@pytest.mark.parametrize("n", LENGTHS)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("quantized", [None, *LARGEST])
+def test_every_result_is_rounded_once(dtype, quantized, n, backend):
+    if backend == "cuda":
+        pytest.skip("its quotients may be two units off")
+    x = randn(37, n) * np.exp2(np.arange(-24, 13))[:, None].astype(np.float32)
+    x[3], x[4, :-1] = 0, -0.0
+    x[5, n // 2], x[6, -1], x[7, 0] = np.nan, np.inf, -np.inf
+    x = jnp.asarray(x, dtype)
+    y, of_row = absmax_quantize(x, quantized) if quantized else absmax_scale(x)
+    x = np.asarray(x, np.float32)
+    want = np.max(abs(x), 1)
+    with np.errstate(invalid="ignore", over="ignore"):
+        if quantized:
+            want = np.maximum(want / np.float32(LARGEST[quantized]), np.finfo(np.float32).tiny)
+            q = x / want[:, None]
+            q = np.nan_to_num(np.rint(q)) if quantized == "int8" else q
+        else:
+            q = np.where(abs(x) == want[:, None], np.copysign(x != 0, x), x / want[:, None])
+        q = q.astype(y.dtype)
+    np.testing.assert_array_equal(of_row, want)
+    np.testing.assert_array_equal(wide(y), wide(q))
+    is_number = ~np.isnan(wide(q))
+    np.testing.assert_array_equal(*(np.signbit(wide(v))[is_number] for v in (y, q)))  # of zeros too
+
+
+@functions
+def test_the_kernel_is_one_call(f, backend):
+    def calls(*shape, dtype=np.float32, axis=-1):
+        with precision(np.dtype(dtype)):
+            hlo = compiled(functools.partial(f, axis=axis), jnp.ones(shape, dtype))
+        if count_calls(hlo, "absmax"):
+            assert not operations(hlo) & {"reduce", "divide", "maximum", "convert", "copy"}
+        return count_calls(hlo)
+
+    for dtype in (np.float32, np.float16, jnp.bfloat16):
+        assert calls(64, 100, dtype=dtype) == calls(4, 5, 9, dtype=dtype) == 1
+    assert calls(64, 8) == (backend == "cuda")  # where XLA's code is the faster one
+    assert calls(64, 100, axis=0) == calls(64, 100, dtype=np.float64) == 0
 
 
 # -- derivatives ---------------------------------------------------------------------------------
@@ -294,6 +359,41 @@ def test_ties_go_to_even(quantized):
     q, scale = absmax_quantize(np.array([largest, *(halves * grid)], np.float32), quantized)
     assert scale == 1
     np.testing.assert_array_equal(wide(q)[1:], np.array([0, 2, 2, 0, -2, -2]) * grid)
+
+
+def quantised_bits(x, quantized):
+    """As ml_dtypes and NumPy round."""
+    if quantized == "int8":
+        return np.rint(x).astype(np.int8).view(np.uint8)
+    return x.astype(jnp.dtype(quantized)).view(np.uint8)
+
+
+@each_quantized
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_every_number_is_rounded_to_the_nearest(dtype, quantized):
+    """All there are in 16 bits; and of float32 random ones, each tie and its neighbours."""
+    largest = np.float32(LARGEST[quantized])
+    if dtype == "float32":
+        rng = np.random.default_rng(0)
+        grid = np.linspace(-127, 127, 255) if quantized == "int8" else range(256)
+        if quantized != "int8":
+            grid = wide(np.arange(256, dtype=np.uint8).view(jnp.dtype(quantized)))
+        grid = np.unique(grid[np.isfinite(grid)]).astype(np.float32)
+        ties = (grid[1:] + grid[:-1]) / 2
+        near = [
+            np.nextafter(v, s * np.inf, dtype=np.float32) for v in (grid, ties) for s in (1, -1)
+        ]
+        some = rng.uniform(-1, 1, 10**6) * np.exp2(rng.uniform(-40, 16, 10**6))
+        x = np.concatenate([grid, ties, *near, some.astype(np.float32)])
+    else:
+        x = np.arange(2**16, dtype=np.uint16).view(jnp.dtype(dtype)).astype(np.float32)
+    x = x[abs(x) <= largest]
+    # What counts as 0 where arithmetic flushes subnormal numbers rounds to 0 as well.
+    rows = np.append(x, np.zeros(-x.size % 997, np.float32)).reshape(-1, 997)
+    rows = np.insert(rows, 0, largest, axis=1)  # so that every scale is 1
+    q, scale = absmax_quantize(jnp.asarray(rows, dtype), quantized)
+    np.testing.assert_array_equal(scale, 1)
+    np.testing.assert_array_equal(np.asarray(q).view(np.uint8), quantised_bits(rows, quantized))
 
 
 @each_quantized

@@ -45,6 +45,17 @@ def test_the_rule(op, case):
     assert _choice.choose(*problem, "cpu").implementation == "cpu"
 
 
+@pytest.mark.parametrize("op, most", [("cross_entropy_gradient", 2), ("absmax", 8)])
+def test_on_a_cpu_the_shortest_rows_of_some_ops_are_xlas(op, most):
+    def chosen(op, columns, platform):
+        return _choice.choose(op, (MANY, columns), 1, *[jnp.dtype("float64")] * 2, platform)
+
+    assert chosen(op, most, "cpu") == ("xla", f"rows of {most}: XLA's vectors go across them")
+    assert chosen(op, most + 1, "cpu").implementation == "cpu"
+    assert chosen(op, most, "cuda").implementation == "cuda"
+    assert chosen("softmax", 1, "cpu").implementation == "cpu"
+
+
 def test_few_long_rows_are_the_kernels_where_they_may_be_split():
     def chosen(batch_invariant):
         return plan((1, 100_000), "bfloat16", device="H200", batch_invariant=batch_invariant)

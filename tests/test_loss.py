@@ -8,10 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from _support import compiled, count_calls, operations, precision
 from _truth import DTYPES, log_softmax, wide
 from jax import export
 
-from jax_softmax import softmax_cross_entropy
+from jax_softmax import _reductions, _reference, softmax_cross_entropy
 from jax_softmax import softmax_cross_entropy_with_integer_labels as cross_entropy
 
 pytestmark = pytest.mark.usefixtures("backend")
@@ -525,6 +526,70 @@ def test_export_with_a_symbolic_batch(backend):
     assert_close(loaded.call(logits, labels), f(logits, labels))
     gradients = (jax.grad(lambda x, f=f: f(x, labels).sum())(logits) for f in (loaded.call, f))
     assert_close(*gradients)
+
+
+# -- the gradient's kernel -----------------------------------------------------------------------
+
+
+def gradient(operands, dtype, axis=1):
+    return _reductions.cross_entropy_gradient_p.bind(*operands, axis=axis, dtype=dtype)
+
+
+def gradient_operands(rows, columns, dtype):
+    """Logits, values of the rows and labels, among them some that are in no column, or ignored."""
+    rng = np.random.default_rng(rows)
+    x = 3 * rng.standard_normal((rows, columns))
+    x[1, columns // 2], x[2, -1], x[3, 0] = -np.inf, np.nan, np.inf
+    labels = rng.integers(0, columns, rows)
+    labels[[0, 1, 4]] = 0, columns - 1, -1
+    labels[[3, 5]] = _reference.NO_GRADIENT
+    labels[6] = columns
+    of_rows = [jnp.asarray(v, _reference.compute_dtype(dtype)) for v in rng.random((4, rows))]
+    lse = of_rows[0] + np.nanmax(np.where(np.isposinf(x), 0, x), 1).astype(of_rows[0].dtype)
+    return jnp.asarray(x, dtype), lse, *of_rows[1:], jnp.asarray(labels, jnp.int32)
+
+
+# Around a vector's length, and rows that are slices of a kernel's work.
+@pytest.mark.parametrize("columns", [3, 4, 15, 16, 17, 33, 100, 4097, 16384, 32771])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_the_gradient_is_right_in_every_column(dtype, columns):
+    with precision(dtype):
+        operands = gradient_operands(37, columns, dtype)
+        got = wide(jax.jit(functools.partial(gradient, dtype=dtype))(operands))
+        x, lse, factor, everywhere, at_label, labels = map(wide, operands)
+    assert got.shape == x.shape
+    x[labels == _reference.NO_GRADIENT] = 0
+    want = np.exp(x - lse[:, None]) * factor[:, None] + everywhere[:, None]
+    want += np.where(np.arange(columns) == labels[:, None], at_label[:, None], 0)
+    want[labels == _reference.NO_GRADIENT] = 0
+    assert np.isnan(want[2, -1]) and np.isfinite(want[3:]).all()
+    eps = float(jnp.finfo(dtype).eps)
+    np.testing.assert_allclose(got, want, rtol=eps, atol=32 * min(eps, 2.0**-23))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_the_gradient_is_one_call_along_the_last_axis(dtype, backend):
+    def calls(columns, axis=1):
+        x, *of_rows = gradient_operands(2**18 // columns, columns, dtype)
+        x = x if axis == 1 else x.T
+        f = functools.partial(gradient, dtype=dtype, axis=axis)
+        hlo = compiled(f, (x, *of_rows))
+        count = count_calls(hlo, "cross_entropy_gradient")
+        assert ("exponential" in operations(hlo)) == (count == 0)
+        return count
+
+    with precision(dtype):
+        assert calls(1000) == calls(3) == 1
+        assert calls(1000, axis=0) == 0
+        assert calls(2) == (backend == "cuda")  # where XLA's code is the faster one
+
+
+def test_the_loss_takes_the_kernels_in_both_directions():
+    logits, labels = batch(1024, 200)
+    f = jax.value_and_grad(lambda x: cross_entropy(x, labels, label_smoothing=0.1).mean())
+    hlo = compiled(f, logits)
+    assert count_calls(hlo, "logsumexp") == count_calls(hlo, "cross_entropy_gradient") == 1
+    assert count_calls(hlo) == 2
 
 
 BAD_OPTIONS = {

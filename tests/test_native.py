@@ -153,9 +153,24 @@ def test_a_handler_obeys_the_strategy_it_is_given(backend):
         call(**first_axis, strategy=CANNOT_RUN[backend])
 
 
-@pytest.mark.parametrize("isa", ["baseline", "avx2", "avx512"])
+ISAS = pytest.mark.parametrize("isa", ["baseline", "avx2", "avx512"])
+
+
+def run_on(isa, code, tmp_path):
+    """Runs `code`, which prints its instruction set, in a process of its own: the choice is made
+    once. It gets a file with a matrix."""
+    np.save(tmp_path / "x.npy", np.random.default_rng(0).standard_normal((33, 1001)))
+    os.environ["JAX_SOFTMAX_CPU_ISA"] = isa
+    try:
+        ran = python(code, str(tmp_path / "x.npy")).strip()
+    finally:
+        del os.environ["JAX_SOFTMAX_CPU_ISA"]
+    if ran != isa:
+        pytest.skip(f"this processor does not run {isa}")
+
+
+@ISAS
 def test_every_instruction_set_is_right(isa, tmp_path):
-    """Each in its own process: the choice is made once. A machine without it says so."""
     code = """
         import sys, jax, numpy as np, jax_softmax
         from jax_softmax import _native
@@ -169,11 +184,37 @@ def test_every_instruction_set_is_right(isa, tmp_path):
                     np.testing.assert_allclose(*(np.asarray(a, float) for a in (y, want)), rtol)
         print(_native.load("cpu").describe())
     """
-    np.save(tmp_path / "x.npy", np.random.default_rng(0).standard_normal((33, 1001)))
-    os.environ["JAX_SOFTMAX_CPU_ISA"] = isa
-    try:
-        ran = python(code, str(tmp_path / "x.npy")).strip()
-    finally:
-        del os.environ["JAX_SOFTMAX_CPU_ISA"]
-    if ran != isa:
-        pytest.skip(f"this processor does not run {isa}")
+    run_on(isa, code, tmp_path)
+
+
+@ISAS
+def test_every_instruction_set_has_the_ops_without_a_strategy(isa, tmp_path):
+    code = """
+        import functools, sys, jax, numpy as np, jax_softmax
+        from jax_softmax import _absmax, _native, _reductions, _reference
+        jax.config.update("jax_enable_x64", True)
+        def values(results):
+            return [np.asarray(v, float) for v in jax.tree.leaves(results)]
+        for dtype in ("float32", "float16", "bfloat16", "float64"):
+            x = jax.numpy.asarray(np.load(sys.argv[1]), dtype)
+            rows = jax.numpy.arange(33.0, dtype=_reference.compute_dtype(x.dtype))
+            labels = 31 * jax.numpy.arange(-1, 32, dtype="int32")
+            operands = x, rows + 1, rows, rows - 3, 2 * rows, labels
+            params = {"axis": 1, "dtype": x.dtype}
+            got = jax.jit(functools.partial(_reductions.cross_entropy_gradient_p.bind, **params))
+            want = functools.partial(_reference.cross_entropy_gradient, **params)
+            rtol = max(2 * float(jax.numpy.finfo(dtype).eps), 1e-14)
+            for g, w in zip(values(got(*operands)), values(want(*operands)), strict=True):
+                np.testing.assert_allclose(g, w, rtol, 100 * rtol if x.dtype.itemsize > 2 else 1e-5)
+            for quantized in ("float8_e4m3fn", "float8_e5m2", "int8", dtype):
+                params = {"dtype": jax.numpy.dtype(quantized), "quantizes": quantized != dtype}
+                got = values(jax.jit(functools.partial(_absmax.absmax_p.bind, **params))(x))
+                want = values(jax.jit(functools.partial(_absmax._plain, **params))(x))
+                np.testing.assert_allclose(got[1], want[1], 2e-7)
+                # XLA multiplies by reciprocals, which here and there ends at a neighbour.
+                same = np.isclose(got[0], want[0], 2e-7)
+                assert same.mean() > 0.998
+                np.testing.assert_allclose(got[0], want[0], 0.25, 1)
+        print(_native.load("cpu").describe())
+    """
+    run_on(isa, code, tmp_path)

@@ -10,7 +10,10 @@ ROOT = Path(__file__).parent.parent
 RULES = [
     (["cuda/plan.h", "cpu/plan.h"], r"cuda_|xla/|nanobind|\.cuh", "plans run on any machine"),
     (
-        ["cuda/ops/*.h", "cuda/strategies/*.cuh", "cpu/kernels.cc"],
+        [
+            *("cuda/ops/*.h", "cuda/strategies/*.cuh"),
+            *("cpu/kernels.cc", "cpu/absmax.cc", "cpu/cross_entropy.cc"),
+        ],
         r"xla/|nanobind|Python\.h",
         "ops and strategies know neither XLA nor Python",
     ),
