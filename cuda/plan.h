@@ -493,7 +493,8 @@ constexpr int64_t WorkspaceBytes(const Problem& p, Strategy requested) {
   using enum Strategy;
   const bool chooses = requested == kAuto;
   if (requested == kSplit || (chooses && PrefersSplit(p))) return kSplitMostParts * kSplitPartBytes;
-  const bool is_long = p.rows.inner == 1 && RowBytes(p) > int64_t{BlockRowBytes(p.inputs)} * p.inputs;
+  const bool is_long =
+      p.rows.inner == 1 && RowBytes(p) > int64_t{BlockRowBytes(p.inputs)} * p.inputs;
   if (TakesTerms(p.op) || IsPerRow(p.op)) return 0;
   return requested == kCluster || requested == kStream || (chooses && is_long) ? kQueueBytes : 0;
 }
@@ -592,7 +593,8 @@ constexpr std::array<Strategy, 5> Preferred(const Problem& p, const Device& devi
   if (TakesTerms(p.op) && p.rows.columns <= kRegistersColumns) return {kWarp, kStream};
   if (TakesTerms(p.op)) return {kRegisters, kWarp, kStream};
   if (PrefersSplit(p) && CanSplit(p)) return {kSplit, kStream};
-  const bool fits = RowBytes(p) <= int64_t{BlockRowBytes(p.inputs)} * p.inputs || device.cluster_blocks < 2;
+  const bool fits =
+      RowBytes(p) <= int64_t{BlockRowBytes(p.inputs)} * p.inputs || device.cluster_blocks < 2;
   // A value for each row wants a row read once, which needs no room for it.
   const Strategy shared = IsPerRow(p.op) ? kStream : fits ? kBlock : kCluster;
   if (IsMasked(p) && p.rows.columns <= kTileColumns) {
