@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <string_view>
 
+#include "../cuda/broadcast.h"
 #include "plan.h"
 
 namespace jax_softmax::cpu {
@@ -16,6 +17,7 @@ struct Call {
   const void* inputs[kMaxInputs];
   void* output;
   Rows rows;
+  Terms terms;          // of ops that take them
   std::byte* partials;  // kPartialBytes for each slice of each row, where the plan has slices
 };
 

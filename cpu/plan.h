@@ -65,6 +65,7 @@ constexpr bool AlongRows(const Rows& rows, int lanes) {
 
 constexpr Strategy Best(const Problem& p, int lanes) {
   const Rows& rows = p.rows;
+  if (TakesTerms(p.op)) return Strategy::kRow;
   const int64_t length = rows.columns * rows.inner;
   if (AlongRows(rows, lanes) && length >= kShortRow) {
     // Merged slices round differently, so that a row's bits would depend on the number of rows.
@@ -104,6 +105,9 @@ constexpr Plan ChoosePlan(const Problem& p, int vector_bytes, Strategy requested
       unit_elements = rows.columns * std::min(rows.inner, RowsPerRank(rows));
   }
   const int64_t wanted = CeilDiv(kChunkElements, std::max<int64_t>(unit_elements, 1));
+  if (TakesTerms(p.op) && (plan.strategy != Strategy::kRow || rows.inner > 1)) {
+    plan.refusal = "only row applies masks and other terms, to rows that are contiguous in memory";
+  }
   plan.units_per_chunk = CeilDiv(wanted, group) * group;
   plan.chunks = CeilDiv(plan.units, plan.units_per_chunk);
   return plan;
