@@ -4,6 +4,7 @@
 
 #include "../cuda/ops/all.h"
 #include "lanes.h"
+#include "masked_lanes.h"
 #include "masked_row.h"
 #include "row.h"
 #include "strided.h"
@@ -37,8 +38,10 @@ cpu::Kernel ForTypes(cpu::Strategy strategy) {
 template <template <typename> class OpOf, typename In, typename Out>
   requires kTakesTerms<OpOf<typename MathFor<Out>::Type>>
 cpu::Kernel ForTypes(cpu::Strategy strategy) {
-  if (strategy != cpu::Strategy::kRow) return {};
-  return {RunMaskedRows<OpOf<typename MathFor<Out>::Type>, In, Out>};
+  using Op = OpOf<typename MathFor<Out>::Type>;
+  if (strategy == cpu::Strategy::kRow) return {RunMaskedRows<Op, In, Out>};
+  if (strategy == cpu::Strategy::kLanes) return {RunMaskedLanes<Op, In, Out>};
+  return {};
 }
 
 template <DataType kType>

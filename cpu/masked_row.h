@@ -29,8 +29,8 @@ __attribute__((noinline)) Max<M> LoadLogits(const LogitsRow<M, In>& row, int64_t
   TermsOf<T, kFold> z;
   const auto take_in = [&] {
     max.Add(z);
-    std::memcpy(to, z.x, sizeof(z.x));
-    to += kFold;
+    JS_UNROLL
+    for (int i = 0; i < kFold; ++i) *to++ = z.x[i];
   };
   end = std::min(end, row.seen);
   int64_t c = begin;
@@ -52,26 +52,32 @@ JS_HD void AddBuffered(const Op& op, T* logits, int64_t vectors, T pivot,
   SweepTile(Tile<Op>{.x = {logits}, .columns = vectors, .stride = 1},
             [&](const auto& e, int64_t v) {
               const auto terms = AddSecond(op, into, e, pivot);
-              if constexpr (kKeepTerms) std::memcpy(logits + v, terms.x, sizeof(terms.x));
+              if constexpr (kKeepTerms) {
+                JS_UNROLL
+                for (int i = 0; i < kFold; ++i) logits[v + i] = terms.x[i];
+              }
             });
 }
 
-// The results of columns `begin` to `end`, from buffered logits or, with kFromTerms, their terms.
+// A result from a buffered logit or, with kFromTerms, its term.
+template <bool kFromTerms, typename Op>
+JS_HD typename Op::T FinishOne(const Op& op, typename Op::T x, const typename Op::Row& result) {
+  if constexpr (kFromTerms) {
+    return op.FinishFromTerm(x, result);
+  } else {
+    return op.Finish({{x}}, result);
+  }
+}
+
+// The results of columns `begin` to `end`.
 template <bool kFromTerms, typename Op, typename M, typename In, typename Out>
 JS_HD void FinishBuffered(const Op& op, const LogitsRow<M, In>& row, int64_t begin, int64_t end,
                           const typename M::T* buffer, const typename Op::Row& result,
                           Out* output) {
-  const auto finish = [&](auto x) {
-    if constexpr (kFromTerms) {
-      return op.FinishFromTerm(x, result);
-    } else {
-      return op.Finish({{x}}, result);
-    }
-  };
   const bool masks_itself = Op::MasksItself(result)[0];
   int64_t c = begin;
   for (; c < std::min(end, row.seen); c += M::kLanes) {
-    const auto y = finish(*buffer++);
+    const auto y = FinishOne<kFromTerms>(op, *buffer++, result);
     StoreUpTo<M>(output + c, masks_itself ? y : row.Mask(y, c, Op::Masked()), end - c);
   }
   for (; c < end; c += M::kLanes) StoreUpTo<M>(output + c, Op::Masked(), end - c);
@@ -102,7 +108,7 @@ JS_HD void RunMaskedGroup(const Op& op, const cpu::Call& call, int64_t first_row
   Partial<Op> whole;
   typename Op::First firsts[M::kLanes];
   for (int r = 0; r < rows; ++r) {
-    row[r] = LogitsOf<M, In>(call, first_row + r);
+    row[r].PointTo(call, first_row + r);
     logits[r] = buffer + r * (kBuffered<M> / rows);
     firsts[r] = LoadLogits(row[r], 0, columns, logits[r]);
   }
@@ -131,7 +137,8 @@ template <typename Op, typename In, typename Out>
 JS_HD void RunLongMaskedRow(const Op& op, const cpu::Call& call, int64_t index) {
   using M = typename MathFor<Out>::Type;
   using T = typename M::T;
-  const LogitsRow<M, In> row = LogitsOf<M, In>(call, index);
+  LogitsRow<M, In> row;
+  row.PointTo(call, index);
   T buffer[kBuffered<M>];
   Partial<Op> whole;
   for (int64_t c = 0; c < row.seen; c += kBlockColumns) {

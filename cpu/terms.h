@@ -7,6 +7,12 @@
 
 namespace jax_softmax::JS_ISA {
 
+// An element of a term in each row, which lies at `row`'s place in it.
+template <typename S>
+JS_HD S TermOf(const void* term, const Broadcast& at, int64_t row) {
+  return static_cast<const S*>(term)[at.Offset(static_cast<uint32_t>(row))];
+}
+
 template <typename M, typename In>
 struct LogitsRow {
   using T = typename M::T;
@@ -21,6 +27,24 @@ struct LogitsRow {
   Scalar scale;
   Scalar shift;  // the bias, where the row has one
   Scalar cap;    // 0 is none
+
+  // Becomes row `row` of a call of contiguous rows. In place: a copy of what has just been written
+  // in smaller pieces waits for all of them to leave the store buffer.
+  JS_HD void PointTo(const cpu::Call& call, int64_t row) {
+    const Terms& terms = call.terms;
+    x = static_cast<const In*>(call.inputs[0]) + row * call.rows.columns;
+    scale = static_cast<Scalar>(terms.factor);
+    if (terms.scale != nullptr) scale *= TermOf<Scalar>(terms.scale, terms.scale_at, row);
+    cap = static_cast<Scalar>(terms.softcap);
+    seen = call.rows.columns;
+    if (terms.causal) {
+      const auto index = static_cast<uint32_t>(row);
+      const int64_t after = terms.causal_rows.divisor - 1 - terms.causal_rows.Remainder(index);
+      seen = std::max<int64_t>(seen - after, 0);
+    }
+    PointToMask(terms, row);
+    PointToBias(terms, row);
+  }
 
   // A few vectors from `column` on, of which the first `left` elements are there.
   template <int kVectors, typename Left>
@@ -56,6 +80,35 @@ struct LogitsRow {
   }
 
  private:
+  JS_HD void PointToMask(const Terms& terms, int64_t row) {
+    mask = nullptr;
+    if (terms.mask == nullptr) return;
+    const auto* from =
+        static_cast<const uint8_t*>(terms.mask) + terms.mask_at.Offset(static_cast<uint32_t>(row));
+    if (terms.mask_at.column_stride != 0) {
+      mask = from;
+    } else if (*from == 0) {
+      seen = 0;
+    }
+  }
+
+  JS_HD void PointToBias(const Terms& terms, int64_t row) {
+    bias = nullptr;
+    wide_bias = nullptr;
+    shift = 0;
+    if (terms.bias == nullptr) return;
+    const int64_t at = terms.bias_at.Offset(static_cast<uint32_t>(row));
+    const auto* narrow = static_cast<const In*>(terms.bias) + at;
+    const auto* wide = static_cast<const Scalar*>(terms.bias) + at;
+    if (terms.bias_at.column_stride == 0) {
+      shift = terms.wide_bias ? *wide : LoadUpTo<M>(narrow, 1)[0];
+    } else if (terms.wide_bias) {
+      wide_bias = wide;
+    } else {
+      bias = narrow;
+    }
+  }
+
   template <int kVectors, typename F>
   JS_HD static void AtEach(F f) {
     JS_UNROLL
@@ -66,51 +119,5 @@ struct LogitsRow {
     return LoadBytesUpTo<M>(mask + column, left) != 0 ? x : masked;
   }
 };
-
-// An element of a term in each row, which lies at `row`'s place in it.
-template <typename S>
-JS_HD S TermOf(const void* term, const Broadcast& at, int64_t row) {
-  return static_cast<const S*>(term)[at.Offset(static_cast<uint32_t>(row))];
-}
-
-// Row `row` of a call of contiguous rows.
-template <typename M, typename In>
-LogitsRow<M, In> LogitsOf(const cpu::Call& call, int64_t row) {
-  using Scalar = typename M::Scalar;
-  const Terms& terms = call.terms;
-  const int64_t columns = call.rows.columns;
-  LogitsRow<M, In> of{};
-  of.x = static_cast<const In*>(call.inputs[0]) + row * columns;
-  of.seen = columns;
-  of.scale = static_cast<Scalar>(terms.factor);
-  of.cap = static_cast<Scalar>(terms.softcap);
-  if (terms.causal) {
-    const auto index = static_cast<uint32_t>(row);
-    const int64_t after = terms.causal_rows.divisor - 1 - terms.causal_rows.Remainder(index);
-    of.seen = std::max<int64_t>(columns - after, 0);
-  }
-  if (terms.mask != nullptr) {
-    const auto* from = static_cast<const uint8_t*>(terms.mask) + terms.mask_at.Offset(row);
-    if (terms.mask_at.column_stride != 0) {
-      of.mask = from;
-    } else if (*from == 0) {
-      of.seen = 0;
-    }
-  }
-  if (terms.bias != nullptr) {
-    const int64_t at = terms.bias_at.Offset(row);
-    const auto* narrow = static_cast<const In*>(terms.bias) + at;
-    const auto* wide = static_cast<const Scalar*>(terms.bias) + at;
-    if (terms.bias_at.column_stride == 0) {
-      of.shift = terms.wide_bias ? *wide : LoadUpTo<M>(narrow, 1)[0];
-    } else if (terms.wide_bias) {
-      of.wide_bias = wide;
-    } else {
-      of.bias = narrow;
-    }
-  }
-  if (terms.scale != nullptr) of.scale *= TermOf<Scalar>(terms.scale, terms.scale_at, row);
-  return of;
-}
 
 }  // namespace jax_softmax::JS_ISA
