@@ -14,7 +14,7 @@ namespace jax_softmax {
 
 namespace {
 
-ffi::Error Run(OpKind op, const Terms& terms, ffi::ThreadPool pool, ffi::RemainingArgs args,
+ffi::Error Run(OpKind op, const Extras& extras, ffi::ThreadPool pool, ffi::RemainingArgs args,
                ffi::Result<ffi::AnyBuffer> out, int64_t axis, int64_t logical_axis,
                std::string_view strategy, bool batch_invariant) {
   handler_calls.fetch_add(1, std::memory_order_relaxed);
@@ -34,7 +34,7 @@ ffi::Error Run(OpKind op, const Terms& terms, ffi::ThreadPool pool, ffi::Remaini
 
   const cpu::Kernel kernel =
       cpu::Kernels().find(op, problem.dtype, problem.out_dtype, plan.strategy);
-  cpu::Call call{{}, operands->output, problem.rows, terms, nullptr};
+  cpu::Call call{{}, operands->output, problem.rows, extras, nullptr};
   std::copy_n(operands->inputs, problem.inputs, call.inputs);
   const auto run = [&](cpu::Kernel::Part part) {
     cpu::ParallelFor(pool, plan.chunks, [&](int64_t chunk) {
@@ -62,7 +62,7 @@ ffi::Error RunWithTerms(OpKind op, ffi::ThreadPool pool, ffi::RemainingArgs args
                         double factor, double softcap, bool causal) {
   const auto terms = DecodeTerms(op, args, axis, logical_axis, names, factor, softcap, causal);
   if (terms.has_error()) return terms.error();
-  return Run(op, *terms, pool, args, out, axis, logical_axis, strategy, batch_invariant);
+  return Run(op, {*terms}, pool, args, out, axis, logical_axis, strategy, batch_invariant);
 }
 
 auto Binding() {
@@ -80,6 +80,16 @@ template <OpKind kOp>
 auto BoundTo() {
   if constexpr (TakesTerms(kOp)) {
     return WithTerms(Binding()).To([](auto... args) { return RunWithTerms(kOp, args...); });
+  } else if constexpr (kOp == OpKind::kSoftmaxTangent) {
+    return Binding()
+        .Attr<double>("scale")
+        .Attr<bool>("zeros_are_masked")
+        .To([](ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::Result<ffi::AnyBuffer> out,
+               int64_t axis, int64_t logical_axis, std::string_view strategy, bool batch_invariant,
+               double scale, bool zeros_are_masked) {
+          return Run(kOp, {{}, scale, zeros_are_masked}, pool, args, out, axis, logical_axis,
+                     strategy, batch_invariant);
+        });
   } else {
     return Binding().To([](auto... args) { return Run(kOp, {}, args...); });
   }

@@ -17,7 +17,7 @@ struct Call {
   const void* inputs[kMaxInputs];
   void* output;
   Rows rows;
-  Terms terms;          // of ops that take them
+  Extras extras;
   std::byte* partials;  // kPartialBytes for each slice of each row, where the plan has slices
 };
 

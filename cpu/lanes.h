@@ -80,6 +80,7 @@ void RunLanes(const cpu::Call& call, int64_t begin, int64_t end) {
   constexpr int kCapacity = kTileBytes / kSimdBytes / Op::kInputs;
   T scratch[Op::kInputs][kCapacity];
 
+  const Op op = OpFor<Op>(call);
   const auto [outer, columns, inner] = call.rows;
   const int64_t block = std::min(columns, (kCapacity / M::kLanes - 1) * M::kLanes / inner);
   for (int64_t o = begin; o < end; o += M::kLanes) {
@@ -113,21 +114,21 @@ void RunLanes(const cpu::Call& call, int64_t begin, int64_t end) {
       StoreTransposed<M>(scratch[0], strip, to);
     };
     if (block == columns) {
-      store(load(0, [](const Tile<Op>& tile, int64_t) { RunTile(tile); }));
+      store(load(0, [&](const Tile<Op>& tile, int64_t) { RunTile(op, tile); }));
       continue;
     }
     Partial<Op> whole[cpu::kMostInner];
     for (int64_t c = 0; c < columns; c += block) {
-      load(c, [&](const Tile<Op>& tile, int64_t i) { ReduceTile(tile, whole[i]); });
+      load(c, [&](const Tile<Op>& tile, int64_t i) { ReduceTile(op, tile, whole[i]); });
     }
     if constexpr (kPerRow<Op>) {
       for (int64_t i = 0; i < inner; ++i) {
-        scratch[0][i] = Op{}.Close(whole[i].first, whole[i].second);
+        scratch[0][i] = op.Close(whole[i].first, whole[i].second);
       }
       store(static_cast<Out*>(call.output) + o * inner);
     } else {
       for (int64_t c = 0; c < columns; c += block) {
-        store(load(c, [&](const Tile<Op>& tile, int64_t i) { FinishTile(tile, whole[i]); }));
+        store(load(c, [&](const Tile<Op>& tile, int64_t i) { FinishTile(op, tile, whole[i]); }));
       }
     }
   }

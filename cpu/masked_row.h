@@ -88,9 +88,9 @@ JS_HD void FinishBuffered(const Op& op, const LogitsRow<M, In>& row, int64_t beg
 template <typename Op, typename M>
 JS_HD ElementOf<Op> SinksOf(const cpu::Call& call, int64_t first_row, int rows) {
   ElementOf<Op> sinks = AbsentElement<Op>();
-  for (int r = 0; call.terms.sink != nullptr && r < rows; ++r) {
-    sinks.value[0][r] =
-        TermOf<typename M::Scalar>(call.terms.sink, call.terms.sink_at, first_row + r);
+  for (int r = 0; call.extras.terms.sink != nullptr && r < rows; ++r) {
+    sinks.value[0][r] = TermOf<typename M::Scalar>(call.extras.terms.sink,
+                                                   call.extras.terms.sink_at, first_row + r);
   }
   return sinks;
 }

@@ -232,7 +232,7 @@ JS_HD int64_t RowsInBlock(int64_t columns) {
 template <typename Op, typename In, typename Out>
 void RunRows(const cpu::Call& call, int64_t begin, int64_t end) {
   using M = typename MathFor<Out>::Type;
-  const Op op{};
+  const Op op = OpFor<Op>(call);
   const int64_t inner = call.rows.inner;
   const int64_t columns = call.rows.columns * inner;
   const auto all = OperandsOf<Op, In, Out>(call);
@@ -284,7 +284,8 @@ void ReduceSlices(const cpu::Call& call, int64_t begin, int64_t end) {
   for (int64_t i = begin; i < end; ++i) {
     const Slice slice(call.rows, i);
     const auto row = OperandsOf<Op, In, Out>(call).From(slice.row);
-    const Partial<Op> part = Reduce<Op, M>(Op{}, row, slice.begin, slice.end, call.rows.inner);
+    const Partial<Op> part =
+        Reduce<Op, M>(OpFor<Op>(call), row, slice.begin, slice.end, call.rows.inner);
     std::memcpy(call.partials + i * cpu::kPartialBytes, &part, sizeof(part));
   }
 }
@@ -322,7 +323,8 @@ void FinishSlices(const cpu::Call& call, int64_t begin, int64_t end) {
     const Slice slice(call.rows, i);
     const auto row = OperandsOf<Op, In, Out>(call).From(slice.row);
     const Partial<Op> whole = PartialAt<Op>(call, i / per_row * per_row);
-    Finish<Op, M>(Op{}, row, slice.begin, slice.end, Op{}.Close(whole.first, whole.second));
+    const Op op = OpFor<Op>(call);
+    Finish<Op, M>(op, row, slice.begin, slice.end, op.Close(whole.first, whole.second));
   }
 }
 

@@ -31,7 +31,7 @@ struct LogitsRow {
   // Becomes row `row` of a call of contiguous rows. In place: a copy of what has just been written
   // in smaller pieces waits for all of them to leave the store buffer.
   JS_HD void PointTo(const cpu::Call& call, int64_t row) {
-    const Terms& terms = call.terms;
+    const Terms& terms = call.extras.terms;
     x = static_cast<const In*>(call.inputs[0]) + row * call.rows.columns;
     scale = static_cast<Scalar>(terms.factor);
     if (terms.scale != nullptr) scale *= TermOf<Scalar>(terms.scale, terms.scale_at, row);

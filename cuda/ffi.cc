@@ -19,13 +19,6 @@ ffi::Error Failed(OpKind op, const char* doing, cudaError_t status) {
                               cudaGetErrorString(status));
 }
 
-// What an op has beside its operands.
-struct Extras {
-  Terms terms;
-  double scale = 1;
-  bool zeros_are_masked = false;
-};
-
 ffi::Error Run(OpKind op, const Extras& extras, cudaStream_t stream, int32_t ordinal,
                ffi::RemainingArgs args, ffi::Result<ffi::AnyBuffer> out, ffi::RemainingRets more,
                int64_t axis, int64_t logical_axis, std::string_view strategy,

@@ -10,6 +10,8 @@ from _support import accepts, compiled, count_calls, device_of, native_module, o
 from test_masked import called, each_form, naive
 
 from jax_softmax import log_softmax, masked_softmax, softmax
+from jax_softmax._canonicalize import request
+from jax_softmax._primitives import softmax_tangent_p
 
 # Rows of a warp, of a block's registers, of neither; whole vectors and not.
 KERNEL_SHAPES = [
@@ -185,7 +187,7 @@ def test_a_program_on_the_cpu_is_one_call(name, dtype):
 
 @pytest.mark.parametrize("order", [1, 2])
 @each_form
-def test_derivatives_on_the_cpu_start_from_the_kernel(log, order):
+def test_derivatives_on_the_cpu_go_through_kernels(log, order):
     def f(x, mask, bias):
         return jnp.sum(masked_softmax(x, mask, bias, log=log, softcap=3.0) ** 2, where=mask)
 
@@ -193,7 +195,36 @@ def test_derivatives_on_the_cpu_start_from_the_kernel(log, order):
         f = functools.partial(lambda g, *a: jnp.sum(jnp.sin(jax.grad(g)(*a))), f)
     arrays = jnp.ones((3, 8, 8)), jnp.tri(8, dtype=bool), jnp.ones((8, 8))
     op = "masked_log_softmax" if log else "masked_softmax"
-    assert count_calls(compiled(f, *arrays), op) >= 1
+    hlo = compiled(f, *arrays)
+    assert count_calls(hlo, op) >= 1 and count_calls(hlo) >= 2
+
+
+@pytest.mark.parametrize(
+    "shape, axis", [((21, 40), 1), ((9, 700), 1), ((3, 40, 5), 1), ((3, 20_001), 1)]
+)
+@pytest.mark.parametrize("implementation", ["cpu:row", "cpu:slices", "cpu:lanes", "cpu:strided"])
+def test_the_derivative_looks_at_no_tangent_under_a_mask(implementation, shape, axis):
+    native_module("cpu")
+    if not accepts("softmax_tangent", shape, "float32", axis, implementation):
+        pytest.skip("it cannot run this shape")
+    rng = np.random.default_rng(shape[axis])
+    y = np.asarray(jax.nn.softmax(rng.standard_normal(shape), axis))
+    kept = rng.random(shape) < 0.7
+    y, t = np.where(kept, y, 0), np.where(kept, rng.standard_normal(shape), np.nan)
+    params = request(
+        "softmax_tangent",
+        jnp.zeros(shape, jnp.float32),
+        axis=axis,
+        dtype=jnp.dtype("float32"),
+        implementation=implementation,
+        batch_invariant=False,
+    )
+    f = functools.partial(softmax_tangent_p.bind, scale=0.25, zeros_are_masked=True, **params)
+    operands = jnp.asarray(y, jnp.float32), jnp.asarray(t, jnp.float32)
+    assert operations(compiled(f, *operands)) <= {"custom-call", "parameter", "bitcast"}
+    t = np.where(kept, t, 0)
+    want = 0.25 * y * (t - (y * t).sum(axis, keepdims=True))
+    np.testing.assert_allclose(jax.jit(f)(*operands), want, rtol=1e-5, atol=1e-9)
 
 
 def test_what_has_no_kernel_on_the_cpu_is_plain_jax_around_softmax():
