@@ -20,7 +20,8 @@ JS_HD void RunMaskedTile(const Op& op, const cpu::Call& call, int64_t first_row,
   T buffer[cpu::kMaskedTileColumns];
   LoadTransposed<M>(columns, buffer, [&](int64_t column, T(&x)[M::kLanes]) {
     // No copy of the loop's body for each lane: it is long.
-    _Pragma("GCC unroll 1") for (int lane = 0; lane < M::kLanes; ++lane) {
+    JS_KEEP_LOOP
+    for (int lane = 0; lane < M::kLanes; ++lane) {
       T z[1];
       row[lane].Load(column, row[lane].seen - column, z);
       x[lane] = z[0];
