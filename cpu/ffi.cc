@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "../cuda/decode.h"
+#include "../cuda/decode_terms.h"
 #include "kernels.h"
 #include "pages.h"
 #include "parallel.h"
@@ -14,7 +14,7 @@ namespace jax_softmax {
 
 namespace {
 
-ffi::Error Run(OpKind op, ffi::ThreadPool pool, ffi::RemainingArgs args,
+ffi::Error Run(OpKind op, const Extras& extras, ffi::ThreadPool pool, ffi::RemainingArgs args,
                ffi::Result<ffi::AnyBuffer> out, int64_t axis, int64_t logical_axis,
                std::string_view strategy, bool batch_invariant) {
   handler_calls.fetch_add(1, std::memory_order_relaxed);
@@ -34,7 +34,7 @@ ffi::Error Run(OpKind op, ffi::ThreadPool pool, ffi::RemainingArgs args,
 
   const cpu::Kernel kernel =
       cpu::Kernels().find(op, problem.dtype, problem.out_dtype, plan.strategy);
-  cpu::Call call{{}, operands->output, problem.rows, nullptr};
+  cpu::Call call{{}, operands->output, problem.rows, extras, nullptr};
   std::copy_n(operands->inputs, problem.inputs, call.inputs);
   const auto run = [&](cpu::Kernel::Part part) {
     cpu::ParallelFor(pool, plan.chunks, [&](int64_t chunk) {
@@ -56,19 +56,49 @@ ffi::Error Run(OpKind op, ffi::ThreadPool pool, ffi::RemainingArgs args,
   return ffi::Error::Success();
 }
 
+ffi::Error RunWithTerms(OpKind op, ffi::ThreadPool pool, ffi::RemainingArgs args,
+                        ffi::Result<ffi::AnyBuffer> out, int64_t axis, int64_t logical_axis,
+                        std::string_view strategy, bool batch_invariant, std::string_view names,
+                        double factor, double softcap, bool causal) {
+  const auto terms = DecodeTerms(op, args, axis, logical_axis, names, factor, softcap, causal);
+  if (terms.has_error()) return terms.error();
+  return Run(op, {*terms}, pool, args, out, axis, logical_axis, strategy, batch_invariant);
+}
+
+auto Binding() {
+  return ffi::Ffi::Bind()
+      .Ctx<ffi::ThreadPool>()
+      .RemainingArgs()
+      .Ret<ffi::AnyBuffer>()
+      .Attr<int64_t>("axis")
+      .Attr<int64_t>("logical_axis")
+      .Attr<std::string_view>("strategy")
+      .Attr<bool>("batch_invariant");
+}
+
+template <OpKind kOp>
+auto BoundTo() {
+  if constexpr (TakesTerms(kOp)) {
+    return WithTerms(Binding()).To([](auto... args) { return RunWithTerms(kOp, args...); });
+  } else if constexpr (kOp == OpKind::kSoftmaxTangent) {
+    return Binding()
+        .Attr<double>("scale")
+        .Attr<bool>("zeros_are_masked")
+        .To([](ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::Result<ffi::AnyBuffer> out,
+               int64_t axis, int64_t logical_axis, std::string_view strategy, bool batch_invariant,
+               double scale, bool zeros_are_masked) {
+          return Run(kOp, {{}, scale, zeros_are_masked}, pool, args, out, axis, logical_axis,
+                     strategy, batch_invariant);
+        });
+  } else {
+    return Binding().To([](auto... args) { return Run(kOp, {}, args...); });
+  }
+}
+
 struct Cpu {
-  static constexpr bool kTakesTerms = false;
   template <OpKind kOp>
   static XLA_FFI_Error* Handle(XLA_FFI_CallFrame* frame) {
-    static const auto handler = ffi::Ffi::Bind()
-                                    .Ctx<ffi::ThreadPool>()
-                                    .RemainingArgs()
-                                    .Ret<ffi::AnyBuffer>()
-                                    .Attr<int64_t>("axis")
-                                    .Attr<int64_t>("logical_axis")
-                                    .Attr<std::string_view>("strategy")
-                                    .Attr<bool>("batch_invariant")
-                                    .To([](auto... args) { return Run(kOp, args...); });
+    static const auto handler = BoundTo<kOp>();
     return handler->Call(frame);
   }
 };

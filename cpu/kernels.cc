@@ -4,6 +4,8 @@
 
 #include "../cuda/ops/all.h"
 #include "lanes.h"
+#include "masked_lanes.h"
+#include "masked_row.h"
 #include "row.h"
 #include "standalone.h"
 #include "strided.h"
@@ -31,6 +33,15 @@ cpu::Kernel ForTypes(cpu::Strategy strategy) {
     case cpu::Strategy::kAuto:
       break;
   }
+  return {};
+}
+
+template <template <typename> class OpOf, typename In, typename Out>
+  requires kTakesTerms<OpOf<typename MathFor<Out>::Type>>
+cpu::Kernel ForTypes(cpu::Strategy strategy) {
+  using Op = OpOf<typename MathFor<Out>::Type>;
+  if (strategy == cpu::Strategy::kRow) return {RunMaskedRows<Op, In, Out>};
+  if (strategy == cpu::Strategy::kLanes) return {RunMaskedLanes<Op, In, Out>};
   return {};
 }
 
@@ -67,16 +78,15 @@ cpu::Kernel ForOp(TypePair types, cpu::Strategy strategy) {
 
 cpu::Kernel Find(OpKind op, DataType in, DataType out, cpu::Strategy strategy) {
   switch (op) {
-#define JS_CASE(name, Op, inputs)                                                         \
-  case OpKind::k##Op:                                                                     \
-    static_assert(FinishesFromTerms(OpKind::k##Op) ==                                     \
-                  kFinishesFromTerm<Op<typename MathFor<float>::Type>>);                  \
-    static_assert(IsPerRow(OpKind::k##Op) == kPerRow<Op<typename MathFor<float>::Type>>); \
+#define JS_CASE(name, Op, inputs)                                                               \
+  case OpKind::k##Op:                                                                           \
+    static_assert(FinishesFromTerms(OpKind::k##Op) ==                                           \
+                  kFinishesFromTerm<Op<typename MathFor<float>::Type>>);                        \
+    static_assert(IsPerRow(OpKind::k##Op) == kPerRow<Op<typename MathFor<float>::Type>>);       \
+    static_assert(TakesTerms(OpKind::k##Op) == kTakesTerms<Op<typename MathFor<float>::Type>>); \
     return ForOp<Op>({in, out}, strategy);
-    JS_FOR_EACH_ROW_OP(JS_CASE)
+    JS_FOR_EACH_OP(JS_CASE)
 #undef JS_CASE
-    default:
-      break;  // terms are applied by XLA, around these kernels
   }
   return {};
 }

@@ -6,6 +6,7 @@
 
 #include "../cuda/absmax.h"
 #include "../cuda/cross_entropy.h"
+#include "../cuda/broadcast.h"
 #include "plan.h"
 
 namespace jax_softmax::cpu {
@@ -18,6 +19,7 @@ struct Call {
   const void* inputs[kMaxInputs];
   void* output;
   Rows rows;
+  Extras extras;
   std::byte* partials;  // kPartialBytes for each slice of each row, where the plan has slices
 };
 

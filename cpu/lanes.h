@@ -26,25 +26,34 @@ struct ShortRows {
   int64_t length;
 };
 
-// Element i of the strip's rows goes to to[i]. Writes whole blocks of kLanes vectors. Lanes without
-// a row of their own take the last one.
-template <typename M, typename In>
-void LoadTransposed(const In* from, const ShortRows& strip, typename M::T* to) {
-  for (int64_t i = 0; i < strip.length; i += M::kLanes) {
+// Element i of row `lane` goes to lane `lane` of to[i], from x[lane] of `load(i, x)`, which brings
+// those behind it too. Writes whole blocks of kLanes vectors.
+template <typename M, typename F>
+JS_HD void LoadTransposed(int64_t length, typename M::T* to, F load) {
+  for (int64_t i = 0; i < length; i += M::kLanes) {
     typename M::T x[M::kLanes];
-    JS_UNROLL
-    for (int lane = 0; lane < M::kLanes; ++lane) {
-      const In* row = from + std::min(lane, strip.rows - 1) * strip.stride;
-      x[lane] = LoadUpTo<M>(row + i, strip.length - i);
-    }
+    load(i, x);
     Transpose<M>(x);
     JS_UNROLL
     for (int lane = 0; lane < M::kLanes; ++lane) to[i + lane] = x[lane];
   }
 }
 
-template <typename M, typename Out>
-void StoreTransposed(const typename M::T* from, const ShortRows& strip, Out* to) {
+// Lanes without a row of their own take the last one.
+template <typename M, typename In>
+void LoadTransposed(const In* from, const ShortRows& strip, typename M::T* to) {
+  LoadTransposed<M>(strip.length, to, [&](int64_t i, typename M::T(&x)[M::kLanes]) {
+    JS_UNROLL
+    for (int lane = 0; lane < M::kLanes; ++lane) {
+      const In* row = from + std::min(lane, strip.rows - 1) * strip.stride;
+      x[lane] = LoadUpTo<M>(row + i, strip.length - i);
+    }
+  });
+}
+
+// `finish(lane, i, y)` is what is stored of a row's results y from element i on.
+template <typename M, typename Out, typename F>
+JS_HD void StoreTransposed(const typename M::T* from, const ShortRows& strip, Out* to, F finish) {
   for (int64_t i = 0; i < strip.length; i += M::kLanes) {
     typename M::T x[M::kLanes];
     JS_UNROLL
@@ -53,9 +62,14 @@ void StoreTransposed(const typename M::T* from, const ShortRows& strip, Out* to)
     JS_UNROLL
     for (int lane = 0; lane < M::kLanes; ++lane) {
       if (lane >= strip.rows) break;
-      StoreUpTo<M>(to + lane * strip.stride + i, x[lane], strip.length - i);
+      StoreUpTo<M>(to + lane * strip.stride + i, finish(lane, i, x[lane]), strip.length - i);
     }
   }
+}
+
+template <typename M, typename Out>
+void StoreTransposed(const typename M::T* from, const ShortRows& strip, Out* to) {
+  StoreTransposed<M>(from, strip, to, [](int, int64_t, typename M::T y) { return y; });
 }
 
 // Lanes take neighbours along the outer dimension; a column's `inner` elements go along.
@@ -66,6 +80,7 @@ void RunLanes(const cpu::Call& call, int64_t begin, int64_t end) {
   constexpr int kCapacity = kTileBytes / kSimdBytes / Op::kInputs;
   T scratch[Op::kInputs][kCapacity];
 
+  const Op op = OpFor<Op>(call);
   const auto [outer, columns, inner] = call.rows;
   const int64_t block = std::min(columns, (kCapacity / M::kLanes - 1) * M::kLanes / inner);
   for (int64_t o = begin; o < end; o += M::kLanes) {
@@ -99,21 +114,21 @@ void RunLanes(const cpu::Call& call, int64_t begin, int64_t end) {
       StoreTransposed<M>(scratch[0], strip, to);
     };
     if (block == columns) {
-      store(load(0, [](const Tile<Op>& tile, int64_t) { RunTile(tile); }));
+      store(load(0, [&](const Tile<Op>& tile, int64_t) { RunTile(op, tile); }));
       continue;
     }
     Partial<Op> whole[cpu::kMostInner];
     for (int64_t c = 0; c < columns; c += block) {
-      load(c, [&](const Tile<Op>& tile, int64_t i) { ReduceTile(tile, whole[i]); });
+      load(c, [&](const Tile<Op>& tile, int64_t i) { ReduceTile(op, tile, whole[i]); });
     }
     if constexpr (kPerRow<Op>) {
       for (int64_t i = 0; i < inner; ++i) {
-        scratch[0][i] = Op{}.Close(whole[i].first, whole[i].second);
+        scratch[0][i] = op.Close(whole[i].first, whole[i].second);
       }
       store(static_cast<Out*>(call.output) + o * inner);
     } else {
       for (int64_t c = 0; c < columns; c += block) {
-        store(load(c, [&](const Tile<Op>& tile, int64_t i) { FinishTile(tile, whole[i]); }));
+        store(load(c, [&](const Tile<Op>& tile, int64_t i) { FinishTile(op, tile, whole[i]); }));
       }
     }
   }

@@ -112,11 +112,40 @@ struct RawOf<M, In> {
   JS_HD static Words Encode(typename M::T x) { return Narrow(x, In{}); }
 };
 
+// A vector's worth of bytes, and each as an integer of a lane's size: the compiler's own conversion
+// takes them one by one (g++ 12).
+template <typename M>
+struct BytesOf {
+  typedef uint8_t Type __attribute__((vector_size(M::kLanes)));
+};
+template <typename M>
+JS_HD typename M::Bits LengthenBytes(typename BytesOf<M>::Type bytes) {
+  using Bits = typename M::Bits;
+#ifdef __AVX2__
+  __m128i low{};
+  std::memcpy(&low, &bytes, sizeof(bytes));
+#endif
+#if defined(__AVX512F__)
+  if constexpr (M::kLanes == 16) return (Bits)_mm512_maskz_cvtepu8_epi32(0xffff, low);
+  if constexpr (M::kLanes == 8) return (Bits)_mm512_maskz_cvtepu8_epi64(0xff, low);
+#elif defined(__AVX2__)
+  if constexpr (M::kLanes == 8) return (Bits)_mm256_cvtepu8_epi32(low);
+  if constexpr (M::kLanes == 4) return (Bits)_mm256_cvtepu8_epi64(low);
+#else
+  return __builtin_convertvector(bytes, Bits);
+#endif
+}
+
 #ifdef __AVX512BW__
 template <typename Raw>
 JS_HD Raw LoadFirst(const void* from, int count) {
   const unsigned mask = (1u << count) - 1;
-  if constexpr (sizeof(Raw) == 32) {
+  if constexpr (sizeof(Raw{}[0]) == 1) {
+    const __m128i bytes = _mm_maskz_loadu_epi8(mask, from);
+    Raw raw;
+    std::memcpy(&raw, &bytes, sizeof(raw));
+    return raw;
+  } else if constexpr (sizeof(Raw) == 32) {
     return (Raw)_mm256_maskz_loadu_epi16(mask, from);
   } else if constexpr (sizeof(Raw{}[0]) == 4) {
     return (Raw)_mm512_maskz_loadu_ps(mask, from);
@@ -172,6 +201,18 @@ JS_HD typename M::T LoadUpTo(const In* from, int64_t count) {
   if (count >= M::kLanes) return Load<M>(from);
   if (count <= 0) return typename M::T{};
   return Raw::Decode(internal::LoadFirst<typename Raw::Type>(from, static_cast<int>(count)));
+}
+
+// The first `count` of the bytes from `from` on, one for each lane; the others are 0.
+template <typename M>
+JS_HD typename M::Bits LoadBytesUpTo(const uint8_t* from, int64_t count) {
+  typename internal::BytesOf<M>::Type bytes{};
+  if (count >= M::kLanes) {
+    std::memcpy(&bytes, from, sizeof(bytes));
+  } else if (count > 0) {
+    bytes = internal::LoadFirst<decltype(bytes)>(from, static_cast<int>(count));
+  }
+  return internal::LengthenBytes<M>(bytes);
 }
 
 // The first `count` lanes of x, the others those of `rest`.

@@ -70,6 +70,24 @@ nb::dict CpuPlan(const std::string& op, const std::vector<int64_t>& shape, int64
   return facts;
 }
 
+// What a call on a platform takes: `terms` are the shapes of its terms.
+bool TakesTermsOf(const std::string& op, const std::vector<int64_t>& shape, int64_t axis,
+                  const std::string& dtype, const std::string& out_dtype,
+                  const std::string& strategy, bool batch_invariant, const std::string& platform,
+                  const std::vector<std::vector<int64_t>>& terms) {
+  const Problem problem = ProblemOf(op, shape, axis, dtype, out_dtype, batch_invariant);
+  for (const std::vector<int64_t>& term : terms) {
+    if (!BroadcastOf(shape, term, axis, axis)) return false;
+  }
+  if (platform == "cpu") {
+    const std::optional<cpu::Strategy> requested = cpu::StrategyNamed(strategy);
+    const int vector_bytes = cpu::Kernels().vector_bytes;
+    return requested && cpu::ChoosePlan(problem, vector_bytes, *requested).refusal == nullptr;
+  }
+  const std::optional<Strategy> requested = StrategyNamed(strategy);
+  return requested && (*requested == Strategy::kAuto || CanTakeTerms(*requested));
+}
+
 // Where a broadcast operand's rows begin, and the stride along them; None if they are too many
 // groups.
 nb::object BroadcastOffsets(const std::vector<int64_t>& dims, const std::vector<int64_t>& shape,
@@ -104,13 +122,17 @@ NB_MODULE(_cpu, m) {
         "Bytes that a call on a GPU is given for each row, beside its operands and result.");
   m.def("cpu_plan", &CpuPlan, nb::arg("op"), nb::arg("shape"), nb::arg("axis"), nb::arg("dtype"),
         nb::arg("out_dtype"), nb::arg("strategy"), nb::arg("batch_invariant"));
+  m.def("takes_terms", &TakesTermsOf, nb::arg("op"), nb::arg("shape"), nb::arg("axis"),
+        nb::arg("dtype"), nb::arg("out_dtype"), nb::arg("strategy"), nb::arg("batch_invariant"),
+        nb::arg("platform"), nb::arg("terms"),
+        "Whether a platform's kernels apply terms of these shapes, by that strategy.");
   m.def("resident_blocks", &ComputedResidentBlocks, nb::arg("op"), nb::arg("shape"),
         nb::arg("axis"), nb::arg("dtype"), nb::arg("out_dtype"), nb::arg("batch_invariant"),
         nb::arg("threads"), nb::arg("shared_bytes"), nb::arg("limits"),
         "Blocks of the block kernel per multiprocessor, as the plan computes them.");
   m.def("broadcast_offsets", &BroadcastOffsets, nb::arg("dims"), nb::arg("shape"),
         nb::arg("logical_axis"), nb::arg("axis"),
-        "Where the GPU's kernels find the rows of an operand that is broadcast.");
+        "Where kernels find the rows of an operand that is broadcast.");
   m.def(
       "quotient", [](uint32_t n, uint32_t divisor) { return Divisor(divisor).Quotient(n); },
       nb::arg("n"), nb::arg("divisor"), "n / divisor by a multiplication, for n < 2^31.");

@@ -20,6 +20,17 @@ JS_HD ElementOf<Op> AbsentElement() {
   return e;
 }
 
+// The op with what the call says about it.
+template <typename Op>
+JS_HD Op OpFor(const cpu::Call& call) {
+  Op op{};
+  if constexpr (requires { op.zeros_are_masked; }) {
+    op.scale = static_cast<decltype(op.scale)>(call.extras.scale);
+    op.zeros_are_masked = call.extras.zeros_are_masked;
+  }
+  return op;
+}
+
 template <typename Op, typename In, typename Out>
 struct Operands {
   const In* inputs[Op::kInputs];

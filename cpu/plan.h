@@ -31,6 +31,9 @@ struct Plan {
 
 // Below this many columns a row does not fill a few vectors, and lanes take rows instead.
 inline constexpr int64_t kShortRow = 48;
+// Vectors of logits with terms that lanes have room for: whole blocks of them in any instruction
+// set.
+inline constexpr int64_t kMaskedTileColumns = 512;
 // Threads share rows of two slices and more where there are fewer rows than this.
 inline constexpr int64_t kFewRows = 64;
 inline constexpr int64_t kSliceElements = 16384;
@@ -65,6 +68,7 @@ constexpr bool AlongRows(const Rows& rows, int lanes) {
 
 constexpr Strategy Best(const Problem& p, int lanes) {
   const Rows& rows = p.rows;
+  if (TakesTerms(p.op)) return rows.columns < kShortRow ? Strategy::kLanes : Strategy::kRow;
   const int64_t length = rows.columns * rows.inner;
   if (AlongRows(rows, lanes) && length >= kShortRow) {
     // Merged slices round differently, so that a row's bits would depend on the number of rows.
@@ -74,6 +78,18 @@ constexpr Strategy Best(const Problem& p, int lanes) {
   if (rows.inner == 1) return Strategy::kLanes;
   const bool lanes_fill = rows.inner <= kMostInner && rows.outer >= kRowGroup;
   return lanes_fill ? Strategy::kLanes : Strategy::kStrided;
+}
+
+// Why kernels cannot apply terms to these rows, if they cannot.
+constexpr const char* WhyNoTerms(const Rows& rows, Strategy strategy) {
+  if (strategy != Strategy::kRow && strategy != Strategy::kLanes) {
+    return "its kernels take no masks or other terms";
+  }
+  if (rows.inner > 1) return "it takes masks and other terms of rows that are contiguous in memory";
+  if (strategy == Strategy::kLanes && rows.columns > kMaskedTileColumns) {
+    return "it takes masks and other terms of short rows";
+  }
+  return nullptr;
 }
 
 // `vector_bytes`: how wide the vectors of the instruction set are.
@@ -104,6 +120,7 @@ constexpr Plan ChoosePlan(const Problem& p, int vector_bytes, Strategy requested
       unit_elements = rows.columns * std::min(rows.inner, RowsPerRank(rows));
   }
   const int64_t wanted = CeilDiv(kChunkElements, std::max<int64_t>(unit_elements, 1));
+  if (TakesTerms(p.op)) plan.refusal = WhyNoTerms(rows, plan.strategy);
   plan.units_per_chunk = CeilDiv(wanted, group) * group;
   plan.chunks = CeilDiv(plan.units, plan.units_per_chunk);
   return plan;

@@ -221,16 +221,22 @@ JS_HD void RunGroup(const Op& op, const Operands<Op, In, Out>& first_row, int64_
   }
 }
 
+// Rows, in whole folds of vectors, that are a block together; 0 where one is more than that.
+template <typename M>
+JS_HD int64_t RowsInBlock(int64_t columns) {
+  constexpr int64_t kFullFold = kFold * M::kLanes;
+  const int64_t padded = std::max<int64_t>(CeilDiv(columns, kFullFold) * kFullFold, kFullFold);
+  return std::min<int64_t>(kBlockColumns / padded, M::kLanes);
+}
+
 template <typename Op, typename In, typename Out>
 void RunRows(const cpu::Call& call, int64_t begin, int64_t end) {
   using M = typename MathFor<Out>::Type;
-  const Op op{};
+  const Op op = OpFor<Op>(call);
   const int64_t inner = call.rows.inner;
   const int64_t columns = call.rows.columns * inner;
   const auto all = OperandsOf<Op, In, Out>(call);
-  constexpr int64_t kFullFold = kFold * M::kLanes;
-  const int64_t padded = std::max<int64_t>(CeilDiv(columns, kFullFold) * kFullFold, kFullFold);
-  const int64_t group = std::min<int64_t>(kBlockColumns / padded, M::kLanes);
+  const int64_t group = RowsInBlock<M>(columns);
   if (inner == 1 && group > 0) {
     for (int64_t r = begin; r < end; r += group) {
       const int rows = static_cast<int>(std::min(group, end - r));
@@ -278,7 +284,8 @@ void ReduceSlices(const cpu::Call& call, int64_t begin, int64_t end) {
   for (int64_t i = begin; i < end; ++i) {
     const Slice slice(call.rows, i);
     const auto row = OperandsOf<Op, In, Out>(call).From(slice.row);
-    const Partial<Op> part = Reduce<Op, M>(Op{}, row, slice.begin, slice.end, call.rows.inner);
+    const Partial<Op> part =
+        Reduce<Op, M>(OpFor<Op>(call), row, slice.begin, slice.end, call.rows.inner);
     std::memcpy(call.partials + i * cpu::kPartialBytes, &part, sizeof(part));
   }
 }
@@ -316,7 +323,8 @@ void FinishSlices(const cpu::Call& call, int64_t begin, int64_t end) {
     const Slice slice(call.rows, i);
     const auto row = OperandsOf<Op, In, Out>(call).From(slice.row);
     const Partial<Op> whole = PartialAt<Op>(call, i / per_row * per_row);
-    Finish<Op, M>(Op{}, row, slice.begin, slice.end, Op{}.Close(whole.first, whole.second));
+    const Op op = OpFor<Op>(call);
+    Finish<Op, M>(op, row, slice.begin, slice.end, op.Close(whole.first, whole.second));
   }
 }
 

@@ -114,6 +114,13 @@ struct SimdMath {
   JS_HD static T ExpShifted(T x, T top) { return ExpOfDifference(x, top); }
   JS_HD static T ShiftedRatio(T from, T to) { return ExpOfDifference(from, to); }
 
+  // By expm1 of a number below 0, whose digits near 0 are the result's.
+  JS_HD static T Tanh(T x) {
+    const T decay = Expm1(x < S(0) ? 2 * x : -2 * x);
+    const T magnitude = -decay / (decay + S(2));
+    return x < S(0) ? -magnitude : magnitude;
+  }
+
   // For x >= -1: log(1 + x) with the rounding error of 1 + x put back.
   JS_HD static T Log1p(T x) {
     const T sum = x + S(1);
@@ -138,12 +145,23 @@ struct SimdMath {
     return {(x - k * Format::kLn2High) - k * Format::kLn2Low, k, rounded};
   }
 
-  JS_HD static T Series(T r) {
+  JS_HD static T Series(T r) { return SeriesFrom<0>(r); }
+
+  // The series without its first terms, divided by r to the power of their number.
+  template <int kFirst>
+  JS_HD static T SeriesFrom(T r) {
     constexpr int kTerms = std::size(Format::kExp);
     T series = T{} + Format::kExp[kTerms - 1];
     JS_UNROLL
-    for (int n = kTerms - 2; n >= 0; --n) series = series * r + Format::kExp[n];
+    for (int n = kTerms - 2; n >= kFirst; --n) series = series * r + Format::kExp[n];
     return series;
+  }
+
+  // exp(x) - 1 for x <= 0 or NaN.
+  JS_HD static T Expm1(T x) {
+    const Reduced reduced = Reduce(x);
+    const T power = Scaled(T{} + S(1), reduced, x);
+    return Scaled(reduced.r * SeriesFrom<1>(reduced.r), reduced, x) + (power - S(1));
   }
 
   // series * 2^k, or 0 where x is so low that it would not be a normal number: there r may be NaN.

@@ -30,6 +30,7 @@ struct Strip {
   static constexpr int64_t kMostVectors = cpu::kMostRanked / M::kLanes;
   static constexpr int64_t kCapacity = kTileBytes / kSimdBytes / Op::kInputs;
 
+  Op op;
   Operands<Op, In, Out> operands;  // from the strip's first row on
   int64_t columns, inner, rows, vectors;
   Partial<Op> whole[kMostVectors];
@@ -37,7 +38,8 @@ struct Strip {
 
   // Not an aggregate, which would clear the scratch space.
   Strip(const cpu::Call& call, int64_t first, int64_t first_row, int64_t rows)
-      : operands(OperandsOf<Op, In, Out>(call).From(first, first_row)),
+      : op(OpFor<Op>(call)),
+        operands(OperandsOf<Op, In, Out>(call).From(first, first_row)),
         columns(call.rows.columns),
         inner(call.rows.inner),
         rows(rows),
@@ -54,7 +56,6 @@ struct Strip {
 
   // Memory is read column by column, all vectors of each.
   void Reduce(int64_t begin, int64_t count, bool keep_terms) {
-    const Op op{};
     typename Op::First first[kMostVectors];
     for (int64_t v = 0; v < vectors; ++v) first[v] = whole[v].first;
     for (int64_t c = 0; c < count; c += kFold) {
@@ -90,7 +91,7 @@ struct Strip {
                              /*write=*/1);
         }
       }
-      const auto terms = AddSecond(Op{}, whole[v].second, e, pivot);
+      const auto terms = AddSecond(op, whole[v].second, e, pivot);
       if constexpr (kFinishesFromTerm<Op>) {
         for (int i = 0; keep_terms && i < kFold && c + i < count; ++i) {
           tile.x[0][c + i] = terms.x[i];
@@ -111,7 +112,6 @@ struct Strip {
 
   // From memory, or from what Reduce has kept of all columns.
   void Finish(bool kept) {
-    const Op op{};
     typename Op::Row result[kMostVectors];
     for (int64_t v = 0; v < vectors; ++v) result[v] = op.Close(whole[v].first, whole[v].second);
     for (int64_t c = 0; c < columns; ++c) {
@@ -129,20 +129,20 @@ struct Strip {
 
   void StoreRows() {
     for (int64_t v = 0; v < vectors; ++v) {
-      StoreUpTo<M>(operands.output + v * M::kLanes, Op{}.Close(whole[v].first, whole[v].second),
+      StoreUpTo<M>(operands.output + v * M::kLanes, op.Close(whole[v].first, whole[v].second),
                    rows - v * M::kLanes);
     }
   }
 
   JS_HD T FromKept(int64_t column, int64_t vector, const typename Op::Row& result) const {
     if constexpr (kFinishesFromTerm<Op>) {
-      return Op{}.FinishFromTerm(scratch[0][vector * columns + column], result);
+      return op.FinishFromTerm(scratch[0][vector * columns + column], result);
     } else {
       ElementOf<Op> e;
       for (int input = 0; input < Op::kInputs; ++input) {
         e.value[input] = scratch[input][vector * columns + column];
       }
-      return Op{}.Finish(e, result);
+      return op.Finish(e, result);
     }
   }
 };

@@ -73,8 +73,7 @@ JS_HD void SweepTile(const Tile<Op>& tile, F f) {
 
 // Takes a tile's columns into `whole`.
 template <typename Op>
-void ReduceTile(const Tile<Op>& tile, Partial<Op>& whole) {
-  const Op op{};
+void ReduceTile(const Op& op, const Tile<Op>& tile, Partial<Op>& whole) {
   typename Op::First first = whole.first;
   SweepTile(tile, [&](const auto& e, int64_t c) {
     if constexpr (Op::kSweeps == 1) tile.PrefetchAfterReduce(c);
@@ -92,8 +91,7 @@ void ReduceTile(const Tile<Op>& tile, Partial<Op>& whole) {
 }
 
 template <typename Op>
-void FinishTile(const Tile<Op>& tile, const Partial<Op>& whole) {
-  const Op op{};
+void FinishTile(const Op& op, const Tile<Op>& tile, const Partial<Op>& whole) {
   const auto result = op.Close(whole.first, whole.second);
   if constexpr (kPerRow<Op>) {
     tile.x[0][0] = result;
@@ -111,10 +109,9 @@ void FinishTile(const Tile<Op>& tile, const Partial<Op>& whole) {
 
 // Both, where the tile holds whole rows: then the second sweep's terms may be kept in it.
 template <typename Op>
-void RunTile(const Tile<Op>& tile) {
+void RunTile(const Op& op, const Tile<Op>& tile) {
   Partial<Op> whole;
   if constexpr (kFinishesFromTerm<Op>) {
-    const Op op{};
     SweepTile(tile, [&](const auto& e, int64_t) { AddFirst(op, whole.first, e); });
     const auto pivot = op.Pivot(whole.first);
     SweepTile(tile, [&](const auto& e, int64_t c) {
@@ -131,8 +128,8 @@ void RunTile(const Tile<Op>& tile) {
       x = op.FinishFromTerm(x, result);
     }
   } else {
-    ReduceTile(tile, whole);
-    FinishTile(tile, whole);
+    ReduceTile(op, tile, whole);
+    FinishTile(op, tile, whole);
   }
 }
 

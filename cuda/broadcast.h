@@ -124,4 +124,11 @@ struct Terms {
   Broadcast mask_at, bias_at, scale_at, sink_at;
 };
 
+// What an op has beside its operands.
+struct Extras {
+  Terms terms;                    // of ops that take them
+  double scale = 1;               // of softmax_tangent
+  bool zeros_are_masked = false;  // in softmax_tangent
+};
+
 }  // namespace jax_softmax

@@ -8,7 +8,7 @@
 #else
 #define JS_HD inline __attribute__((always_inline))
 #define JS_UNROLL _Pragma("GCC unroll 16")
-#define JS_KEEP_LOOP
+#define JS_KEEP_LOOP _Pragma("GCC unroll 1")
 #endif
 
 // Each CPU instruction set compiles the same templates in a namespace of its own: otherwise the

@@ -128,13 +128,8 @@ inline std::atomic<int64_t> handler_calls{0};
 template <typename Backend>
 std::span<const NamedHandler> HandlersOf() {
 #define JS_HANDLER(name, Op, inputs) NamedHandler{#name, Backend::template Handle<OpKind::k##Op>},
-  if constexpr (Backend::kTakesTerms) {
-    static constexpr std::array handlers = {JS_FOR_EACH_OP(JS_HANDLER)};
-    return handlers;
-  } else {
-    static constexpr std::array handlers = {JS_FOR_EACH_ROW_OP(JS_HANDLER)};
-    return handlers;
-  }
+  static constexpr std::array handlers = {JS_FOR_EACH_OP(JS_HANDLER)};
+  return handlers;
 #undef JS_HANDLER
 }
 

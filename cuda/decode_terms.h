@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <utility>
 
 #include "broadcast.h"
 #include "decode.h"
@@ -11,12 +12,42 @@ namespace jax_softmax {
 // What stays in a GPU's cache while other operands pass.
 inline constexpr size_t kCachedBytes = 16 << 20;
 
-// The operands behind the logits, of which `names` says the first letters: mask, bias, scale, sink.
-inline ffi::ErrorOr<Terms> DecodeTerms(OpKind op, ffi::RemainingArgs args, std::string_view names,
-                                       int64_t axis, int64_t logical_axis) {
+// A binding to what DecodeTerms wants to be told behind it.
+template <typename Binding>
+auto WithTerms(Binding binding) {
+  return std::move(binding)
+      .template Attr<std::string_view>("terms")
+      .template Attr<double>("factor")
+      .template Attr<double>("softcap")
+      .template Attr<bool>("causal");
+}
+
+// The operands behind the logits, of which `names` says the first letters: mask, bias, scale, sink;
+// and terms that are no operands. None where there are no logits.
+inline ffi::ErrorOr<Terms> DecodeTerms(OpKind op, ffi::RemainingArgs args, int64_t axis,
+                                       int64_t logical_axis, std::string_view names, double factor,
+                                       double softcap, bool causal) {
   Terms terms;
   const auto x = args.get<ffi::AnyBuffer>(0);
   if (x.has_error()) return ffi::Unexpected(x.error());
+  if (x->element_count() == 0) return terms;
+  const std::span<const int64_t> all_dims(x->dimensions().begin(), x->dimensions().size());
+  const int64_t rows = RowsOf(all_dims, logical_axis, axis).Count();
+  if (rows >= int64_t{1} << 31) return ffi::Unexpected(Invalid(op, "takes less than 2^31 rows"));
+  terms.rows = static_cast<uint32_t>(rows);
+  terms.factor = factor;
+  terms.narrow_factor = static_cast<float>(factor);
+  terms.caps = softcap != 0;
+  terms.softcap = softcap;
+  terms.per_softcap = 1 / softcap;
+  if (causal) {
+    const auto rank = static_cast<int64_t>(all_dims.size());
+    if (rank < 2 || axis + 1 != rank || axis != logical_axis) {
+      return ffi::Unexpected(Invalid(op, "causal wants the last of at least two axes"));
+    }
+    terms.causal = true;
+    terms.causal_rows = Divisor(static_cast<uint32_t>(all_dims[rank - 2]));
+  }
   if (args.size() != names.size() + 1) {
     return ffi::Unexpected(Invalid(op, "wants an operand for each of its terms"));
   }

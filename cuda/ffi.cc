@@ -17,13 +17,6 @@ ffi::Error Failed(OpKind op, const char* doing, cudaError_t status) {
                               cudaGetErrorString(status));
 }
 
-// What an op has beside its operands.
-struct Extras {
-  Terms terms;
-  double scale = 1;
-  bool zeros_are_masked = false;
-};
-
 ffi::Error Run(OpKind op, const Extras& extras, cudaStream_t stream, int32_t ordinal,
                ffi::RemainingArgs args, ffi::Result<ffi::AnyBuffer> out, ffi::RemainingRets more,
                int64_t axis, int64_t logical_axis, std::string_view strategy,
@@ -73,28 +66,9 @@ ffi::Error RunWithTerms(OpKind op, cudaStream_t stream, int32_t ordinal, ffi::Re
                         ffi::Result<ffi::AnyBuffer> out, ffi::RemainingRets more, int64_t axis,
                         int64_t logical_axis, std::string_view strategy, bool batch_invariant,
                         std::string_view names, double factor, double softcap, bool causal) {
-  if (out->element_count() == 0) return ffi::Error::Success();
-  const auto all_dims = out->dimensions();
-  const int64_t rows = RowsOf({all_dims.begin(), all_dims.size()}, logical_axis, axis).Count();
-  if (rows >= int64_t{1} << 31) return Invalid(op, "takes less than 2^31 rows");
-  const auto terms = DecodeTerms(op, args, names, axis, logical_axis);
+  const auto terms = DecodeTerms(op, args, axis, logical_axis, names, factor, softcap, causal);
   if (terms.has_error()) return terms.error();
-  Extras extras{*terms};
-  extras.terms.rows = static_cast<uint32_t>(rows);
-  extras.terms.factor = factor;
-  extras.terms.narrow_factor = static_cast<float>(factor);
-  extras.terms.caps = softcap != 0;
-  extras.terms.softcap = softcap;
-  extras.terms.per_softcap = 1 / softcap;
-  if (causal) {
-    const auto dims = args.get<ffi::AnyBuffer>(0)->dimensions();
-    if (dims.size() < 2 || axis + 1 != static_cast<int64_t>(dims.size()) || axis != logical_axis) {
-      return Invalid(op, "causal wants the last of at least two axes");
-    }
-    extras.terms.causal = true;
-    extras.terms.causal_rows = Divisor(static_cast<uint32_t>(dims[dims.size() - 2]));
-  }
-  return Run(op, extras, stream, ordinal, args, out, more, axis, logical_axis, strategy,
+  return Run(op, {*terms}, stream, ordinal, args, out, more, axis, logical_axis, strategy,
              batch_invariant);
 }
 
@@ -116,12 +90,8 @@ auto BoundTo() {
   // Nothing here allocates on the device or synchronises, so XLA may record it in a CUDA graph.
   constexpr auto kTrait = ffi::Traits::kCmdBufferCompatible;
   if constexpr (TakesTerms(kOp)) {
-    return Binding()
-        .Attr<std::string_view>("terms")
-        .Attr<double>("factor")
-        .Attr<double>("softcap")
-        .Attr<bool>("causal")
-        .To([](auto... args) { return RunWithTerms(kOp, args...); }, {kTrait});
+    return WithTerms(Binding()).To([](auto... args) { return RunWithTerms(kOp, args...); },
+                                   {kTrait});
   } else if constexpr (kOp == OpKind::kSoftmaxTangent) {
     return Binding()
         .Attr<double>("scale")
@@ -141,7 +111,6 @@ auto BoundTo() {
 }
 
 struct Cuda {
-  static constexpr bool kTakesTerms = true;
   template <OpKind kOp>
   static XLA_FFI_Error* Handle(XLA_FFI_CallFrame* frame) {
     static const auto handler = BoundTo<kOp>();

@@ -30,5 +30,18 @@ def cpu_plan(
     strategy: str,
     batch_invariant: bool,
 ) -> dict: ...
+def takes_terms(
+    op: str,
+    shape: Sequence[int],
+    axis: int,
+    dtype: str,
+    out_dtype: str,
+    strategy: str,
+    batch_invariant: bool,
+    platform: str,
+    terms: Sequence[Sequence[int]],
+) -> bool:
+    """Whether a platform's kernels apply terms of these shapes, by that strategy."""
+
 def known_device(name: str) -> dict:
     """The limits of a GPU by name."""

@@ -105,16 +105,13 @@ def _lower(
         # where XLA exchanges one value for each row.
         backend = "xla"
     attributes = {name: params.pop(name, v) for name, v in ATTRIBUTES.get(op, {}).items()}
-    if here == "cpu" and attributes != ATTRIBUTES.get(op, {}):
-        backend = "xla"  # these kernels take none
     if (backend or fastest(op, ctx.avals_in, here, batch_invariant, **params)) != here:
         params |= attributes
         return _lower_reference(ctx, *operands, reference=reference, backend=backend, **params)
     in_place = here == "cpu" and one_device(ctx)
     params["batch_invariant"] = batch_invariant is not False
     workspace = _workspace(op, ctx.avals_in, **params) if here == "cuda" else 0
-    if here == "cuda":
-        params |= attributes
+    params |= attributes
     call = partial(_call, call_p, axis_last=not in_place, workspace=workspace, **params)
     return mlir.lower_fun(call, multiple_results=False)(ctx, *operands)
 

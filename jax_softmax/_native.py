@@ -4,7 +4,7 @@ import functools
 import importlib
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -133,6 +133,24 @@ def workspace(
     cpu = module("cpu")
     problem = op, shape, axis, str(dtype), str(output_dtype), strategy, batch_invariant
     return 0 if cpu is None else cpu.cuda_workspace(*problem)
+
+
+def takes_terms(
+    backend: str,
+    op: str,
+    shape: tuple[int, ...],
+    dtype: Any,
+    *,
+    output_dtype: Any,
+    axis: int,
+    strategy: str,
+    batch_invariant: bool,
+    terms: Sequence[tuple[int, ...]],
+) -> bool:
+    """Whether the backend's kernels apply terms of these shapes, by that strategy."""
+    cpu = module("cpu")
+    problem = op, shape, axis, str(dtype), str(output_dtype), strategy, batch_invariant
+    return cpu is not None and cpu.takes_terms(*problem, backend, terms)
 
 
 def plan(

@@ -52,8 +52,8 @@ def plan(
 
     Args:
       op: the primitive: `"softmax"`, `"log_softmax"`, `"logsumexp"`, one of the derivatives that
-        have kernels, `"softmax_tangent"`, `"log_softmax_tangent"`, `"log_softmax_cotangent"`, or,
-        on a GPU, `"masked_softmax"` and `"masked_log_softmax"`, which `where=` is too.
+        have kernels, `"softmax_tangent"`, `"log_softmax_tangent"`, `"log_softmax_cotangent"`, or
+        `"masked_softmax"` and `"masked_log_softmax"`, which `where=` is too.
       device: `"cpu"`, the name of a known GPU (`"H200"`, `"A100"`, `"GTX 1080"`: none needs to be
         there), a `jax.Device`, or None for JAX's default device.
       strategy: `"auto"`, or the name of one to force, which takes the kernels.
@@ -86,8 +86,6 @@ def plan(
         device=limits,
     )
     platform = "cpu" if limits == "cpu" else "cuda"
-    if platform == "cpu" and not _native.has_handler("cpu", op):
-        raise ValueError(f"op '{op}' has kernels on a GPU alone: on a CPU, XLA surrounds softmax's")
     choice = _choice.Choice(platform, f"strategy={strategy!r} is one of its kernels")
     if strategy == "auto":
         choice = _choice.choose(

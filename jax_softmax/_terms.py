@@ -1,10 +1,9 @@
 """Softmax and its logarithm of scaled, capped, biased and masked logits: one primitive each.
 
-Operands are the logits and their terms, each of the logits' rank and broadcast against them. On a
-GPU one kernel reads them all; elsewhere, and on several devices, plain JAX surrounds softmax.
+Operands are the logits and their terms, each of the logits' rank and broadcast against them. One
+kernel reads them all; where there is none, and on several devices, plain JAX surrounds softmax.
 """
 
-import itertools
 import math
 from collections.abc import Sequence
 from functools import partial
@@ -30,7 +29,6 @@ from ._reductions import align, bind_logsumexp
 
 # The terms that are operands, in their order, by the letters that the handler knows them by.
 NAMES = {"mask": "m", "bias": "b", "scale": "f", "sink": "s"}
-STRATEGIES = ("auto", "warp", "registers", "stream", "strided")
 Arrays = dict[str, jax.Array]
 
 
@@ -234,18 +232,19 @@ def _primitive(name: str, *, log: bool) -> Primitive:
     ad.primitive_jvps[primitive] = partial(_jvp, log)
     composed = partial(_composed, log=log)
     mlir.register_lowering(primitive, mlir.lower_fun(composed, multiple_results=False))
-    if _native.has_handler("cuda", name):
-        call_p = _lowering.call_primitive(name, per_row=False)
-        rule = partial(_lower, name=name, call_p=call_p, composed=composed)
-        mlir.register_lowering(primitive, rule, platform="cuda")
+    call_p = _lowering.call_primitive(name, per_row=False)
+    for backend in _native.BACKENDS:
+        if _native.has_handler(backend, name):
+            rule = partial(_lower, name=name, call_p=call_p, composed=composed, here=backend)
+            mlir.register_lowering(primitive, rule, platform=backend)
     return primitive
 
 
 def _lower(
-    ctx: Any, *operands: Any, name: str, call_p: Primitive, composed: Any, **params: Any
+    ctx: Any, *operands: Any, name: str, call_p: Primitive, composed: Any, here: str, **params: Any
 ) -> Any:
     function = composed
-    if _has_kernel(ctx, name, **params):
+    if _has_kernel(ctx, name, here, **params):
         attributes = {k: params[k] for k in ("axis", "dtype", "factor", "softcap", "causal")}
         function = partial(
             _lowering.call_with_terms,
@@ -262,6 +261,7 @@ def _lower(
 def _has_kernel(
     ctx: Any,
     name: str,
+    here: str,
     *,
     axis: int,
     dtype: Any,
@@ -272,29 +272,30 @@ def _has_kernel(
     **rest: Any,
 ) -> bool:
     del rest
-    x = ctx.avals_in[0]
+    x, *terms = ctx.avals_in
     if not (
         _lowering.one_device(ctx)
         and all(isinstance(d, int) for d in x.shape)
         and 0 < math.prod(x.shape) < 2**31 * x.shape[axis]
-        and _native.has_kernels("cuda", x.dtype, dtype)
-        and strategy in STRATEGIES
+        and _native.has_kernels(here, x.dtype, dtype)
         and not (causal and axis != x.ndim - 1)
-        and all(_groups(x.shape, v.shape, axis) <= 4 for v in ctx.avals_in[1:])
+        and _native.takes_terms(
+            here,
+            name,
+            x.shape,
+            x.dtype,
+            output_dtype=dtype,
+            axis=axis,
+            strategy=strategy,
+            batch_invariant=batch_invariant is not False,
+            terms=[term.shape for term in terms],
+        )
     ):
         return False
     wanted = backend or _lowering.fastest(
-        name, [x], "cuda", batch_invariant, axis=axis, dtype=dtype, strategy=strategy
+        name, [x], here, batch_invariant, axis=axis, dtype=dtype, strategy=strategy
     )
-    return wanted == "cuda"
-
-
-def _groups(shape: tuple[int, ...], operand: tuple[int, ...], axis: int) -> int:
-    """At most as many strides as the rows of a broadcast operand have."""
-    rows = [(d, o) for i, (d, o) in enumerate(zip(shape, operand, strict=True)) if i != axis]
-    kinds = [o == 1 for d, o in rows if d > 1]
-    # The softmax axis may part two that would have one stride.
-    return 1 + sum(a != b for a, b in itertools.pairwise(kinds)) + (axis != len(shape) - 1)
+    return wanted == here
 
 
 masked_softmax_p = _primitive("masked_softmax", log=False)

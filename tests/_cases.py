@@ -4,14 +4,19 @@ import jax
 import numpy as np
 import pytest
 from _support import accepts, changes, device_of
-from _truth import GRADIENT, RESIDUAL, TRUTH, wide
+from _truth import GRADIENT, PER_ROW, RESIDUAL, TRUTH, wide
 
 import jax_softmax
 
 SMALL = (0, 1, 2, 3, 5, 8, 15, 16, 17, 31, 33, 127, 257)
 LARGE = {"cpu": 50_257, "cuda": 262_147}
-# Where a kernel goes another way under the same plan: a CPU block is 4096 columns.
-WITHIN_A_PLAN = {"cpu": (255, 256, 257, 2049, 4095, 4096, 4097), "cuda": ()}
+# Where a kernel goes another way under the same plan: a CPU block is 4096 columns, and a thread of
+# a cluster holds 13, 16 or 20 vectors.
+WITHIN_A_PLAN = {
+    "cpu": (255, 256, 257, 2049, 4095, 4096, 4097),
+    "cuda": (),
+    "cuda:cluster": (26_623, 26_624, 26_625, 32_769, 65_537),
+}
 ROWS = 21  # one full vector of lanes in any CPU instruction set, and a remainder
 INNER = (1, 2, 3, 4, 8, 20, 33, 40, 64)
 INNER_LENGTHS = (1, 2, 7, 16, 17, 21, 24, 64, 257)
@@ -65,7 +70,7 @@ def problems(
         ]
     backend = implementation.partition(":")[0]
     limits = _around_limits(op, dtype, implementation, output_dtype)
-    lengths = {*SMALL, *limits, *WITHIN_A_PLAN[backend]}
+    lengths = {*SMALL, *limits, *WITHIN_A_PLAN.get(implementation, WITHIN_A_PLAN[backend])}
     last = [((ROWS, n), 1) for n in sorted(lengths)]
     inner = [((3, n, i), 1) for i in INNER for n in INNER_LENGTHS]
     few = [((7, LARGE[backend]), 1)]
@@ -89,6 +94,8 @@ def refusal(op: str, dtype, implementation: str, output_dtype) -> str | None:
         return "it takes one input"
     if strategy in ("registers", "tile") and dtype.itemsize == 8:
         return "it takes 32 bits at most"
+    if strategy == "cluster" and op in PER_ROW:
+        return "it keeps rows to write them"
     if strategy == "tile" and output_dtype not in (None, dtype):
         return "it converts nothing"
     return None

@@ -100,6 +100,7 @@ RIGHT = {
     "strategy": "auto",
     "batch_invariant": True,
 }
+TANGENT = {"op": "softmax_tangent", "scale": np.float64(1), "zeros_are_masked": False}
 BAD_CALLS = {
     "axis": {"axis": np.int64(2)},
     "negative axis": {"axis": np.int64(-1)},
@@ -115,8 +116,8 @@ BAD_CALLS = {
     "operand dtype": {"operands": ["int32"]},
     "no kernel for this pair": {"operands": ["float16"], "result": ((4, 8), "bfloat16")},
     "operands": {"operands": ["float32"] * 2},
-    "operands of two shapes": {"op": "softmax_tangent", "shapes": [(4, 8), (8, 4)]},
-    "operands of two dtypes": {"op": "softmax_tangent", "operands": ["float32", "bfloat16"]},
+    "operands of two shapes": TANGENT | {"shapes": [(4, 8), (8, 4)]},
+    "operands of two dtypes": TANGENT | {"operands": ["float32", "bfloat16"]},
 }
 
 
@@ -182,6 +183,16 @@ def test_every_instruction_set_is_right(isa, tmp_path):
                     want = f(jax.numpy.asarray(x, dtype), axis, implementation="xla")
                     rtol = 2e-6 if dtype == "float32" else 2 * float(jax.numpy.finfo(dtype).eps)
                     np.testing.assert_allclose(*(np.asarray(a, float) for a in (y, want)), rtol)
+        for strategy, x in (("row", x), ("lanes", x[:, :21])):
+            for dtype in ("float32", "float16", "bfloat16"):
+                y, want = (
+                    jax_softmax.masked_softmax(
+                        jax.numpy.asarray(x, dtype), x > -1, x[0], softcap=2.0, implementation=i
+                    )
+                    for i in (f"cpu:{strategy}", "xla")
+                )
+                rtol = 2e-6 if dtype == "float32" else 2 * float(jax.numpy.finfo(dtype).eps)
+                np.testing.assert_allclose(*(np.asarray(a, float) for a in (y, want)), rtol)
         print(_native.load("cpu").describe())
     """
     run_on(isa, code, tmp_path)

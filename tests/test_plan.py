@@ -176,14 +176,22 @@ def test_few_long_rows_are_split_only_where_rows_may_depend_on_their_number(op, 
     assert others == {"cluster" if device == "H200" else "stream"}
 
 
-def test_masks_have_plans_on_a_gpu():
+def test_masks_have_plans():
     problem = (8, 16, 2048, 2048), "bfloat16"
     assert plan(*problem, op="masked_softmax", device="H200").strategy == "registers"
     assert plan(*problem, axis=1, op="masked_softmax", device="H200").strategy == "strided"
     with pytest.raises(ValueError, match="take no masks"):
         plan(*problem, op="masked_softmax", device="H200", strategy="block")
-    with pytest.raises(ValueError, match="GPU alone"):
-        plan(*problem, op="masked_softmax", device="cpu")
+    assert plan(*problem, op="masked_softmax", device="cpu").strategy == "row"
+    assert plan((64, 20), "bfloat16", op="masked_softmax", device="cpu").strategy == "lanes"
+    for axis, strategy, why in (
+        (1, "auto", "contiguous"),
+        (-1, "slices", "take no masks"),
+        (1, "strided", "take no masks"),
+        (-1, "lanes", "short rows"),
+    ):
+        with pytest.raises(ValueError, match=why):
+            plan(*problem, axis, op="masked_softmax", device="cpu", strategy=strategy)
 
 
 @pytest.mark.parametrize("strategy", ["tile", "panel", "strided"])

@@ -6,13 +6,31 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from _support import accepts, count_calls, native_module
+from _support import accepts, compiled, count_calls, device_of, native_module, operations
 from test_masked import called, each_form, naive
 
-from jax_softmax import masked_softmax
+from jax_softmax import log_softmax, masked_softmax, softmax
+from jax_softmax._canonicalize import request
+from jax_softmax._primitives import softmax_tangent_p
 
 # Rows of a warp, of a block's registers, of neither; whole vectors and not.
-KERNEL_SHAPES = [(2, 3, 7, 40), (3, 9, 33), (2, 2, 5, 600), (3, 2, 1333), (2, 4096), (3, 20_001)]
+KERNEL_SHAPES = [
+    (2, 3, 7, 40),
+    (3, 9, 33),
+    (2, 2, 5, 600),
+    (3, 2, 1333),
+    (2, 4096),
+    (3, 20_001),
+    (21, 5),
+]
+IMPLEMENTATIONS = [
+    "cpu:row",
+    "cpu:lanes",
+    *(
+        pytest.param(f"cuda:{strategy}", marks=pytest.mark.gpu)
+        for strategy in ("warp", "registers", "stream", "strided")
+    ),
+]
 KERNEL_OPTIONS = [
     ("mask", "causal"),
     ("mask per row", "bias"),
@@ -56,54 +74,184 @@ def kernel_operands(shape, options, dtype, axis):
     return {k: jnp.asarray(v, dtype) if k in floats else v for k, v in given.items()}
 
 
-@pytest.mark.gpu
+def split(given):
+    """The operands that are arrays, and the rest."""
+    arrays = {k: v for k, v in given.items() if k in ("x", "mask", "bias", "sink")}
+    return arrays, {k: v for k, v in given.items() if k not in arrays}
+
+
+def run(given, dtype, log, implementation):
+    """The result of one call, and that of the definition in float64."""
+    arrays, rest = split(given)
+    kernels = functools.partial(
+        masked_softmax, log=log, dtype=dtype, implementation=implementation, **rest
+    )
+    program = jax.jit(functools.partial(called, kernels))
+    op = "masked_log_softmax" if log else "masked_softmax"
+    assert count_calls(program.lower(arrays).compile().as_text(), op) == 1
+    got = program(arrays)
+    with jax.default_device(jax.devices("cpu")[0]):
+        host = jax.device_get(arrays)
+        wide = {k: v if k == "mask" else v.astype(np.float64) for k, v in host.items()}
+        return got, naive(**wide, **rest, log=log)
+
+
+def assert_close(got, want, dtype, what=""):
+    """As near as the rounding to the result's dtype, and a sum in that of the arithmetic, allow."""
+    rounding = 2 * float(jnp.finfo(got.dtype).eps)
+    error = 100 * float(jnp.finfo("float64" if dtype == "float64" else "float32").eps)
+    np.testing.assert_allclose(
+        got.astype(np.float64), want, rtol=rounding + error, atol=error, err_msg=what
+    )
+
+
 @each_form
 @pytest.mark.parametrize("options", KERNEL_OPTIONS, ids="+".join)
 @pytest.mark.parametrize("pair", PAIRS, ids=str)
-@pytest.mark.parametrize("strategy", ["warp", "registers", "stream", "strided"])
-def test_kernels(strategy, pair, options, log):
-    native_module("cuda")
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+def test_kernels(implementation, pair, options, log):
+    native_module(implementation.partition(":")[0])
     dtype, output_dtype = (pair, pair) if isinstance(pair, str) else pair
-    if strategy == "registers" and dtype == "float64":
+    if implementation == "cuda:registers" and dtype == "float64":
         pytest.skip("it takes no float64")
     op = "masked_log_softmax" if log else "masked_softmax"
-    axis = -2 if strategy == "strided" else -1
+    axis = -2 if implementation == "cuda:strided" else -1
     options = [o for o in options if o != "causal" or axis == -1]
     ran = 0
-    with jax.enable_x64(True), jax.default_device(jax.devices("cuda")[0]):
+    with jax.enable_x64(True), jax.default_device(device_of(implementation)):
         for shape in KERNEL_SHAPES:
-            given = kernel_operands(shape, options, dtype, axis)
-            implementation = f"cuda:{strategy}"
             if not accepts(op, shape, dtype, axis, implementation, output_dtype):
                 continue
-            arrays = {k: v for k, v in given.items() if k in ("x", "mask", "bias", "sink")}
-            rest = {k: v for k, v in given.items() if k not in arrays}
-            kernels = functools.partial(
-                masked_softmax, log=log, dtype=output_dtype, implementation=implementation, **rest
-            )
-            program = jax.jit(functools.partial(called, kernels))
-            assert count_calls(program.lower(arrays).compile().as_text(), op) == 1
-            got = program(arrays)
+            given = kernel_operands(shape, options, dtype, axis)
+            got, want = run(given, output_dtype, log, implementation)
             assert got.dtype == jnp.dtype(output_dtype)
-            with jax.default_device(jax.devices("cpu")[0]):
-                host = jax.device_get(arrays)
-                wide = {k: v if k == "mask" else v.astype(np.float64) for k, v in host.items()}
-                want = naive(**wide, **rest, log=log)
-            rounding = 2 * float(jnp.finfo(output_dtype).eps)
-            error = 100 * float(jnp.finfo("float64" if dtype == "float64" else "float32").eps)
-            np.testing.assert_allclose(
-                got.astype(np.float64), want, rtol=rounding + error, atol=error, err_msg=str(shape)
-            )
+            assert_close(got, want, dtype, str(shape))
             ran += 1
     assert ran >= 2
 
 
-@pytest.mark.gpu
+@each_form
+@pytest.mark.parametrize("columns", [5, 40, 700, 9000])
+@pytest.mark.parametrize("sink", [False, True], ids=["", "sink"])
+@pytest.mark.parametrize("implementation", ["cpu:row", "cpu:lanes"])
+def test_rows_that_are_special_among_others(implementation, sink, columns, log):
+    """On the CPU rows are reduced together: none of these may reach its neighbours."""
+    native_module("cpu")
+    op = "masked_log_softmax" if log else "masked_softmax"
+    rng = np.random.default_rng(columns)
+    x = rng.standard_normal((21, columns)).astype(np.float32)
+    mask = rng.random(x.shape) < 0.7
+    mask[:, 0], mask[:, 1] = True, False
+    mask[2] = False  # nothing takes part
+    x[~mask] = np.nan  # does not count
+    x[4] = -np.inf
+    x[6, 0] = np.inf
+    x[8, 0] = np.nan
+    x[10] = np.where(mask[10], -np.inf, 3.0)
+    x[12] = 3e38
+    x[14] = np.where(np.arange(columns) == 0, 0, -np.inf)
+    given = {"x": x, "mask": mask} | ({"sink": np.full(21, 0.5, np.float32)} if sink else {})
+    if not accepts(op, x.shape, "float32", -1, implementation):
+        pytest.skip("it has no room for the row")
+    got, want = run(given, "float32", log, implementation)
+    masked = -np.inf if log else 0
+    want = np.array(want)
+    # In the definition, NaN and what is not masked in a row of -inf spread over all of a row.
+    for row in (6, 8, *([] if sink else [4, 10])):
+        want[row] = np.where(mask[row], np.nan, masked)
+    np.testing.assert_allclose(got, want, rtol=2e-5, atol=1e-7)
+    assert (got[2] == masked).all() and (got[:, 1] == masked).all()
+
+
+PROGRAMS = {
+    "mask": lambda x, m, b: masked_softmax(x, m),
+    "where": lambda x, m, b: softmax(x, where=m),
+    "log where": lambda x, m, b: log_softmax(x, where=m),
+    "bias": lambda x, m, b: masked_softmax(x, bias=b),
+    "all": lambda x, m, b: masked_softmax(x, m, b, scale=0.1, causal=True, softcap=9.0),
+    "vmap": lambda x, m, b: jax.vmap(lambda x: masked_softmax(x, m, b))(x),
+}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_program_on_the_cpu_is_one_call(name, dtype):
+    """And nothing else: no mask or bias is broadcast, no element is selected outside."""
+    native_module("cpu")
+    x, bias = jnp.ones((2, 3, 64, 64), dtype), jnp.ones((3, 64, 64), dtype)
+    mask = jnp.tri(64, dtype=bool)
+    hlo = compiled(PROGRAMS[name], x, mask, bias)
+    assert count_calls(hlo) == 1
+    assert operations(hlo) <= {"custom-call", "parameter", "bitcast"}
+
+
+@pytest.mark.parametrize("order", [1, 2])
+@each_form
+def test_derivatives_on_the_cpu_go_through_kernels(log, order):
+    def f(x, mask, bias):
+        return jnp.sum(masked_softmax(x, mask, bias, log=log, softcap=3.0) ** 2, where=mask)
+
+    for _ in range(order):
+        f = functools.partial(lambda g, *a: jnp.sum(jnp.sin(jax.grad(g)(*a))), f)
+    arrays = jnp.ones((3, 8, 8)), jnp.tri(8, dtype=bool), jnp.ones((8, 8))
+    op = "masked_log_softmax" if log else "masked_softmax"
+    hlo = compiled(f, *arrays)
+    assert count_calls(hlo, op) >= 1 and count_calls(hlo) >= 2
+
+
+@pytest.mark.parametrize(
+    "shape, axis", [((21, 40), 1), ((9, 700), 1), ((3, 40, 5), 1), ((3, 20_001), 1)]
+)
+@pytest.mark.parametrize("implementation", ["cpu:row", "cpu:slices", "cpu:lanes", "cpu:strided"])
+def test_the_derivative_looks_at_no_tangent_under_a_mask(implementation, shape, axis):
+    native_module("cpu")
+    if not accepts("softmax_tangent", shape, "float32", axis, implementation):
+        pytest.skip("it cannot run this shape")
+    rng = np.random.default_rng(shape[axis])
+    y = np.asarray(jax.nn.softmax(rng.standard_normal(shape), axis))
+    kept = rng.random(shape) < 0.7
+    y, t = np.where(kept, y, 0), np.where(kept, rng.standard_normal(shape), np.nan)
+    params = request(
+        "softmax_tangent",
+        jnp.zeros(shape, jnp.float32),
+        axis=axis,
+        dtype=jnp.dtype("float32"),
+        implementation=implementation,
+        batch_invariant=False,
+    )
+    f = functools.partial(softmax_tangent_p.bind, scale=0.25, zeros_are_masked=True, **params)
+    operands = jnp.asarray(y, jnp.float32), jnp.asarray(t, jnp.float32)
+    assert operations(compiled(f, *operands)) <= {"custom-call", "parameter", "bitcast"}
+    t = np.where(kept, t, 0)
+    want = 0.25 * y * (t - (y * t).sum(axis, keepdims=True))
+    np.testing.assert_allclose(jax.jit(f)(*operands), want, rtol=1e-5, atol=1e-9)
+
+
+def test_what_has_no_kernel_on_the_cpu_is_plain_jax_around_softmax():
+    """Another axis than the last, a strategy without masks, masks in five groups of dimensions."""
+    x = jnp.asarray(np.random.default_rng(0).standard_normal((2, 3, 2, 3, 2, 48)), jnp.float32)
+    mask = jnp.asarray(np.random.default_rng(1).random((2, 1, 2, 1, 2, 48)) < 0.7)
+    for given in (
+        {"axis": 1},
+        {"implementation": "cpu:slices"},
+        {"implementation": "cpu:strided", "axis": 2},
+        {},
+    ):
+        f = functools.partial(masked_softmax, **given)
+        given.pop("implementation", None)
+        hlo = compiled(f, x, mask)
+        assert count_calls(hlo, "masked_softmax") == 0 and count_calls(hlo, "softmax") == 1
+        np.testing.assert_allclose(
+            jax.jit(f)(x, mask), naive(x, mask, **given), rtol=1e-5, atol=1e-7
+        )
+    assert count_calls(compiled(masked_softmax, x, mask[:, :, :, :, :1]), "masked_softmax") == 1
+
+
 @each_form
 @pytest.mark.parametrize("options", KERNEL_OPTIONS, ids="+".join)
-def test_gradients_of_kernels(options, log):
+def test_gradients_of_kernels(backend, options, log):
     """Those of float32 kernels beside autodiff of the definition in float64."""
-    with jax.enable_x64(True), jax.default_device(jax.devices("cuda")[0]):
+    with jax.enable_x64(True):
         given = kernel_operands((2, 3, 70, 64), options, "float32", -1)
         weights = np.random.default_rng(3).standard_normal((2, 3, 70, 64))
         operands = {k: v for k, v in given.items() if k in ("x", "bias", "sink")}
@@ -117,7 +265,7 @@ def test_gradients_of_kernels(options, log):
             y = f(**operands, **rest, log=log)
             return jnp.sum(jnp.sin(jnp.where(jnp.isfinite(y), y, 0)) * weights)
 
-        kernels = functools.partial(masked_softmax, implementation="cuda")
+        kernels = functools.partial(masked_softmax, implementation=backend)
         got = jax.jit(jax.grad(functools.partial(loss, kernels)))(operands)
         wide = {k: v.astype(np.float64) for k, v in operands.items()}
         want = jax.grad(functools.partial(loss, naive))(wide)

@@ -12,7 +12,7 @@
   JS_OP(log_softmax_tangent, LogSoftmaxTangent, 2) \
   JS_OP(log_softmax_cotangent, LogSoftmaxCotangent, 2) \
   JS_OP(logsumexp, LogSumExp, 1)
-// Those that apply terms to their input as it is loaded: on CUDA.
+// Those that apply terms to their input as it is loaded.
 #define JS_FOR_EACH_TERMS_OP(JS_OP) \
   JS_OP(masked_softmax, MaskedSoftmax, 1) \
   JS_OP(masked_log_softmax, MaskedLogSoftmax, 1)

@@ -17,7 +17,7 @@ struct MaskedSoftmax : Softmax<M> {
   // The result of an element that is masked.
   JS_HD static T Masked() { return T{}; }
   // Whether that comes of itself: not in a row without any element, or with NaN.
-  JS_HD static bool MasksItself(typename Softmax<M>::Row row) { return row.factor < kInfinity; }
+  JS_HD static auto MasksItself(typename Softmax<M>::Row row) { return row.factor < kInfinity; }
 };
 
 template <typename M>
@@ -27,7 +27,7 @@ struct MaskedLogSoftmax : LogSoftmax<M> {
   using T = typename M::T;
   static constexpr auto kInfinity = std::numeric_limits<typename M::Scalar>::infinity();
   JS_HD static T Masked() { return Max<M>{}.value; }
-  JS_HD static bool MasksItself(typename LogSoftmax<M>::Row row) {
+  JS_HD static auto MasksItself(typename LogSoftmax<M>::Row row) {
     return row.log_sum < kInfinity && row.log_sum > Masked();
   }
 };
