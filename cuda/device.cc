@@ -25,10 +25,12 @@ cudaError_t Ask(int ordinal, Device* device) {
     const cudaError_t status = cudaDeviceGetAttribute(question.field, question.attribute, ordinal);
     if (status != cudaSuccess) return status;
   }
-  int supported = 0;
-  const cudaError_t status = cudaDeviceGetAttribute(&supported, cudaDevAttrClusterLaunch, ordinal);
-  // 16 where a kernel asks for it; no attribute says so.
-  device->cluster_blocks = supported ? 16 : 1;
+  int supported = 0, major = 0;
+  cudaError_t status = cudaDeviceGetAttribute(&supported, cudaDevAttrClusterLaunch, ordinal);
+  if (status != cudaSuccess) return status;
+  status = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, ordinal);
+  // No attribute says how many: 8 anywhere, 16 on Hopper and the larger Blackwells.
+  device->cluster_blocks = !supported ? 1 : major == 9 || major == 10 ? 16 : 8;
   return status;
 }
 

@@ -412,21 +412,19 @@ constexpr Plan ClusterPlan(const Problem& p, const Device& device, Plan plan) {
   if (IsPerRow(p.op)) return Refuse(plan, "a value for each row needs no row kept");
   if (!HasFullVectors(p)) return Refuse(plan, "its copies want aligned operands");
   const int64_t packs = PacksPerRow(p);
-  const int64_t blocks =
+  int64_t blocks =
       PowerOfTwoFrom(CeilDiv(packs, kClusterThreads * ClusterPacks(p, kClusterPacks.back())));
-  if (blocks > device.cluster_blocks) {
-    return Refuse(plan, "the row does not fit a cluster's registers");
-  }
+  const auto shared = [&] {
+    return CeilDiv(packs, blocks) * kVectorBytes * p.inputs + blocks * kClusterNotesBytes;
+  };
+  while (shared() + kStaticSharedBytes > device.shared_per_block && packs > blocks) blocks *= 2;
+  if (blocks > device.cluster_blocks) return Refuse(plan, "the row does not fit a cluster");
   for (int size : kClusterPacks) {
     plan.count_per_lane = ClusterPacks(p, size);
     if (packs <= blocks * kClusterThreads * plan.count_per_lane) break;
   }
-  const int64_t share = CeilDiv(packs, blocks) * kVectorBytes * p.inputs;
   plan.cluster_blocks = static_cast<int>(blocks);
-  plan.shared_bytes = static_cast<int>(share + blocks * kClusterNotesBytes);
-  if (plan.shared_bytes + kStaticSharedBytes > device.shared_per_block) {
-    return Refuse(plan, "the row does not fit a cluster's shared memory");
-  }
+  plan.shared_bytes = static_cast<int>(shared());
   plan.threads = kClusterThreads;
   plan.lanes_per_row = plan.threads * plan.cluster_blocks;
   plan.rows_per_block = 1;
