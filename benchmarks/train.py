@@ -52,7 +52,7 @@ import jax_softmax
 MODELS = ("gpt2", "classifier")
 VARIANTS = ("jax_nn", "jax_nn_narrow", OURS, "native")
 # Without a warm-up GPT-2's loss leaps at the eighth step, in every variant.
-OPTIMIZER = optax.adamw(optax.linear_schedule(0.0, 3e-4, 100))
+OPTIMIZER = optax.adamw(optax.linear_schedule(0.0, 3e-4, 20))
 
 
 def jax_nn_weights(scores: jax.Array, scale: float, dtype: DTypeLike) -> jax.Array:
