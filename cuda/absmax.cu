@@ -64,14 +64,14 @@ struct Quantised {
   static constexpr float kLargest = kInteger                            ? 127
                                     : std::is_same_v<Io, __nv_fp8_e5m2> ? 57344
                                                                         : 448;
-  float scale, reciprocal, minus_scale;
+  float scale, reciprocal, finite_scale;
 
   __device__ __forceinline__ explicit Quantised(float absmax) {
     const float wanted = absmax / kLargest;
     scale = wanted < 0x1p-126f ? 0x1p-126f : wanted;
     reciprocal = 1 / scale;
     // Nothing is left to be put right where the quotient is 0 or NaN.
-    minus_scale = scale < 0x1p127f ? -scale : 0;
+    finite_scale = scale < 0x1p127f ? scale : 0;
   }
   __device__ __forceinline__ float OfRow() const { return scale; }
   template <int kVector>
@@ -98,10 +98,11 @@ struct Quantised {
   }
 
  private:
-  // With its remainder put back: as a division rounds it.
+  // With its excess taken off: as a division rounds it, the sign of a zero included.
   __device__ __forceinline__ float Quotient(float x) const {
     const float estimate = x * reciprocal;
-    return fmaf(fmaf(estimate, minus_scale, x), reciprocal, estimate);
+    const float excess = fmaf(estimate, finite_scale, -x);
+    return fmaf(-excess, reciprocal, estimate);
   }
 };
 

@@ -21,6 +21,7 @@ class Rule(NamedTuple):
 
     elements: int  # up to which a launch is all that an op costs
     long: int  # columns from which few rows may be split, where the caller allows it
+    few: int  # such rows that XLA is the faster one for, which spreads each over the device
     # (op, bytes of the widest element): columns up to which XLA's one kernel is the faster one in
     # geometric mean over all neighbours. A derivative is two kernels to XLA.
     columns: dict[tuple[str, int], int]
@@ -31,11 +32,15 @@ class Rule(NamedTuple):
 # gradient at 2 columns 0.5-1.0 of XLA's speed, at 3 1.3-1.6; absmax at 8 0.8-1.6, at 10 1.7-2.6).
 SHORT_ROWS = {("cpu", "cross_entropy_gradient"): 2, ("cpu", "absmax"): 8}
 
+SOFTMAX = {"softmax", "log_softmax"}
+SOFTMAX |= {"softmax_tangent", "log_softmax_tangent", "log_softmax_cotangent"}
+
 # Platforms without a rule run their kernels.
 RULES = {
     "cuda": Rule(
         elements=2**17,
         long=2**15,
+        few=8,
         columns={
             ("softmax", 2): 1024,
             ("softmax", 4): 4096,
@@ -77,6 +82,11 @@ def choose(
         return Choice(platform, f"rows of {rule.long} or more, of which few are split")
     if math.prod(shape) <= rule.elements:
         return Choice("xla", f"at most {rule.elements} elements: a launch costs more than they do")
+    # Kernels that keep to a plan for any number of rows give one row to a few multiprocessors: 8
+    # rows of 128,256 take 1.2 to 1.3 times as long (benchmarks/results/h200-shapes.json).
+    rows = math.prod(shape) // shape[axis]
+    if op in SOFTMAX and shape[axis] >= rule.long and rows <= rule.few:
+        return Choice("xla", f"at most {rule.few} long rows, which must not be split")
     width = max(dtype.itemsize, output_dtype.itemsize)
     most = rule.columns.get((op, width), 0)
     if not most:

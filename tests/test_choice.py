@@ -57,12 +57,16 @@ def test_on_a_cpu_the_shortest_rows_of_some_ops_are_xlas(op, most):
 
 
 def test_few_long_rows_are_the_kernels_where_they_may_be_split():
-    def chosen(batch_invariant):
-        return plan((1, 100_000), "bfloat16", device="H200", batch_invariant=batch_invariant)
+    def chosen(batch_invariant, rows, op="softmax"):
+        shape = (rows, 100_000)
+        return plan(shape, "bfloat16", op=op, device="H200", batch_invariant=batch_invariant)
 
-    assert chosen(None).implementation == "xla"
-    split = chosen(False)
-    assert (split.implementation, split.strategy) == ("cuda", "split")
+    for rows in (1, 8):
+        assert chosen(None, rows).implementation == "xla"
+        assert chosen(True, rows).implementation == "cuda"
+        split = chosen(False, rows)
+        assert (split.implementation, split.strategy) == ("cuda", "split")
+    assert chosen(None, 9).implementation == chosen(None, 8, "logsumexp").implementation == "cuda"
 
 
 def test_every_choice_says_why():
