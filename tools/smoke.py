@@ -3,6 +3,8 @@
 compute-sanitizer --tool memcheck python tools/smoke.py
 """
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 
@@ -68,13 +70,14 @@ def run_terms(strategy: str, columns: int, dtype: str) -> None:
     axis = 1 if strategy == "strided" else -1
     if not accepts("masked_softmax", shape, dtype, axis, strategy, dtype):
         return
-    everything = {
+    everything: dict[str, Any] = {
         "bias": jax.random.normal(key, (3, 1, columns)).astype(dtype),
         "scale": jnp.float32(0.5),
         "softcap": 9.0,
         "sink": jnp.ones((3, 1)),
     }
-    for terms in ({"causal": axis == -1}, everything):
+    few: dict[str, Any] = {"causal": axis == -1}
+    for terms in (few, everything):
         for log in (False, True):
             y = jax_softmax.masked_softmax(
                 x, mask, axis=axis, log=log, implementation=f"cuda:{strategy}", **terms

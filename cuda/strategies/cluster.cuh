@@ -14,7 +14,8 @@ struct Zeros {
 };
 
 // The same vector for another sweep. Otherwise the compiler would keep what 16-bit elements are
-// decoded to, twice their size, from one sweep to the next, or elements' differences to the maximum.
+// decoded to, twice their size, from one sweep to the next, or elements' differences to the
+// maximum.
 template <typename Io, int kVector>
 __device__ __forceinline__ Words<Io, kVector> Opaque(Words<Io, kVector> raw, unsigned zero) {
   uint4& word = raw.word[0];
