@@ -5,8 +5,8 @@
 #include <string_view>
 
 #include "../cuda/absmax.h"
-#include "../cuda/cross_entropy.h"
 #include "../cuda/broadcast.h"
+#include "../cuda/cross_entropy.h"
 #include "plan.h"
 
 namespace jax_softmax::cpu {
