@@ -24,10 +24,28 @@ from timing import time_calls
 
 import jax_softmax
 
-SCORES = (8, 16, 2048, 2048)
-LOGITS = ((4096, 50257), (16384, 32000), (8192, 128256))
-ROWS = ((2**19, 128), (2**16, 1024), (8192, 16384), (4096, 50257))
 GROUPS = ("attention", "losses", "absmax")
+
+
+class Sizes(NamedTuple):
+    scores: tuple[int, int, int, int]
+    logits: tuple[tuple[int, int], ...]
+    rows: tuple[tuple[int, int], ...]
+
+
+SIZES = {
+    "gpu": Sizes(
+        (8, 16, 2048, 2048),
+        ((4096, 50257), (16384, 32000), (8192, 128256)),
+        ((442_368, 128), (2**16, 1024), (8192, 16384), (4096, 50257)),
+    ),
+    "cpu": Sizes(
+        (4, 8, 512, 512),
+        ((256, 50257), (4096, 1000), (2**17, 10)),
+        ((2**16, 128), (4096, 1024), (256, 32768)),
+    ),
+    "small": Sizes((2, 2, 64, 64), ((64, 100),), ((64, 100),)),
+}
 
 
 class Fused(NamedTuple):
@@ -48,8 +66,8 @@ def pull_back(f: Callable[..., Any], x: jax.Array, g: jax.Array, *rest: jax.Arra
     return jax.vjp(lambda x: f(x, *rest), x)[1](g)[0]
 
 
-def attention(dtype: str, small: bool) -> Iterator[Fused]:
-    shape = (2, 2, 64, 64) if small else SCORES
+def attention(dtype: str, sizes: Sizes) -> Iterator[Fused]:
+    shape = sizes.scores
     _, heads, rows, columns = shape
     x = random_normal(math.prod(shape), dtype).reshape(shape)
     square = jnp.tri(rows, columns, dtype=bool)
@@ -92,8 +110,8 @@ def by_log_softmax(logits: jax.Array, labels: jax.Array) -> jax.Array:
     return -jnp.take_along_axis(y, labels[:, None], -1)[:, 0]
 
 
-def losses(dtype: str, small: bool) -> Iterator[Fused]:
-    for shape in ((64, 100),) if small else LOGITS:
+def losses(dtype: str, sizes: Sizes) -> Iterator[Fused]:
+    for shape in sizes.logits:
         x = 3 * random_normal(math.prod(shape), dtype).reshape(shape)
         labels = jnp.arange(shape[0], dtype=jnp.int32) * 7919 % shape[1]
         losses = {
@@ -106,7 +124,7 @@ def losses(dtype: str, small: bool) -> Iterator[Fused]:
             for k, f in losses.items()
         }
         yield Fused("cross-entropy, value and gradient", dtype, 3, both, (x, labels))
-    for shape in ((64, 100),) if small else (*ROWS, *LOGITS):
+    for shape in (*sizes.rows, *sizes.logits):
         x = random_normal(math.prod(shape), dtype).reshape(shape)
         functions = {
             "jax_softmax": jax_softmax.logsumexp,
@@ -127,8 +145,8 @@ def quantised_by_xla(x: jax.Array, dtype: Any) -> tuple[jax.Array, jax.Array]:
     return (wide / jnp.where(scale == 0, 1, scale)).astype(dtype), scale[..., 0]
 
 
-def absmax(dtype: str, small: bool) -> Iterator[Fused]:
-    for shape in ((64, 100),) if small else ((442_368, 128), *ROWS[1:]):
+def absmax(dtype: str, sizes: Sizes) -> Iterator[Fused]:
+    for shape in sizes.rows:
         x = random_normal(math.prod(shape), dtype).reshape(shape)
         scaled = {"jax_softmax": jax_softmax.absmax_scale, "xla": by_xla}
         yield Fused("absmax_scale", dtype, 2, scaled, (x,))
@@ -183,15 +201,16 @@ def main() -> int:
     add_list(parser, "--groups", GROUPS, GROUPS)
     add_list(parser, "--dtypes", ("bfloat16", "float32"), ("bfloat16", "float32"))
     add_rounds(parser)
-    parser.add_argument("--small", action="store_true", help="small arrays, as on a CPU")
+    parser.add_argument("--small", action="store_true", help="small arrays")
     args = parser.parse_args()
     platform = start_jax(args)
+    sizes = SIZES["small" if args.small else platform]
     makers = {"attention": attention, "losses": losses, "absmax": absmax}
 
     def entries() -> Iterator[Entry]:
         for group in args.groups:
             for dtype in args.dtypes:
-                for case in makers[group](dtype, args.small or platform == "cpu"):
+                for case in makers[group](dtype, sizes):
                     timed = functools.partial(measure, case, platform, args.rounds, args.iterations)
                     yield attempt(case.entry(), timed)
 

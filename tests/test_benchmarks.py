@@ -65,7 +65,18 @@ def test_the_budget_ends_a_run_cleanly(tmp_path):
 
 def test_fused_counts_what_must_move(tmp_path):
     out = tmp_path / "fused.json"
-    run("fused.py", "--device", "cpu", "--rounds", "1", "--iterations", "2", "--output", out)
+    run(
+        "fused.py",
+        "--device",
+        "cpu",
+        "--small",
+        "--rounds",
+        "1",
+        "--iterations",
+        "2",
+        "--output",
+        out,
+    )
     cases = json.loads(out.read_text())["cases"]
     assert {case["name"] for case in cases} >= {"where", "causal", "bias", "logsumexp"}
     for case in cases:
