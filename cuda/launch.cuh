@@ -31,7 +31,7 @@ template <typename... Args>
 cudaError_t LaunchKernel(void (*kernel)(Args...), const Plan& plan, cudaStream_t stream,
                          int* resident, Args... args) {
   constexpr int kSharedWithoutAsking = 48 * 1024;
-  if (plan.shared_bytes > kSharedWithoutAsking) {
+  if (plan.shared_bytes + kStaticSharedBytes > kSharedWithoutAsking) {
     // The device's limit, not this plan's need: the attribute is the kernel's, and another thread
     // may be about to launch it with more.
     const cudaError_t status =

@@ -224,7 +224,7 @@ constexpr int StreamBlocks(int threads, bool many_registers) {
 }
 inline constexpr int kStreamBlocks = 8;  // the most of a cluster
 
-inline constexpr int kQueueBytes = 8;  // the counter of a RowQueue
+inline constexpr int kQueueBytes = 8;  // a counter of rows that are taken
 
 inline constexpr int kSplitThreads = 256;
 // A row's parts have at least so many vectors each; rows are cut into so many blocks together, or
@@ -362,7 +362,7 @@ constexpr Plan TilePlan(const Problem& p, const Device& device, Plan plan) {
   const int64_t panels =
       unit * std::clamp<int64_t>(kTileBytes / unit_bytes, 1, std::max<int64_t>(fill, 1));
   const int64_t shared = panels * panel * SizeOf(p.dtype) * p.inputs;
-  if (shared > std::min(kTileMostBytes, device.shared_per_block)) {
+  if (shared > std::min(kTileMostBytes, device.shared_per_block - kStaticSharedBytes)) {
     return Refuse(plan, "the interleaved rows do not fit a tile");
   }
   plan.shared_bytes = static_cast<int>(shared);
@@ -591,8 +591,10 @@ constexpr std::array<Strategy, 5> Preferred(const Problem& p, const Device& devi
   if (TakesTerms(p.op) && p.rows.columns <= kRegistersColumns) return {kWarp, kStream};
   if (TakesTerms(p.op)) return {kRegisters, kWarp, kStream};
   if (PrefersSplit(p) && CanSplit(p)) return {kSplit, kStream};
+  const int64_t room = device.shared_per_block - kScratchBytes - kStaticSharedBytes;
   const bool fits =
-      RowBytes(p) <= int64_t{BlockRowBytes(p.inputs)} * p.inputs || device.cluster_blocks < 2;
+      RowBytes(p) <= std::min<int64_t>(int64_t{BlockRowBytes(p.inputs)} * p.inputs, room) ||
+      device.cluster_blocks < 2;
   // A value for each row wants a row read once, which needs no room for it.
   const Strategy shared = IsPerRow(p.op) ? kStream : fits ? kBlock : kCluster;
   if (IsMasked(p) && p.rows.columns <= kTileColumns) {

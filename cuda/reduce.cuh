@@ -153,9 +153,9 @@ struct Cluster {
 #endif
 };
 
-// Rows for clusters that stay for many of them: in turn, or with a counter that starts at 0, always
-// to the next one that is free. Multiprocessors differ in how near their memory is: without, the
-// farthest one's rows took 4 to 8 % longer than the mean (H200, 2026-11).
+// Rows for blocks or clusters that stay for many of them, in "stream": in turn, or with a counter
+// that starts at 0, always to the next one that is free. Multiprocessors differ in how near their
+// memory is: without, the farthest one's rows took 4 to 8 % longer than the mean (H200, 2026-11).
 class RowQueue {
  public:
   int64_t row;
@@ -183,7 +183,6 @@ class RowQueue {
   __device__ __forceinline__ int64_t Next(int turn) const {
     return counter_ != nullptr ? places_[turn] : row + step_;
   }
-  __device__ __forceinline__ int64_t Clusters() const { return step_; }
 
  private:
   int64_t step_;

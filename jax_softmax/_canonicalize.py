@@ -306,7 +306,10 @@ def single_axis(
         return x, axes[0], lambda y: y
     if not axes:
         return x[..., None], x.ndim, lambda y: y[..., 0]
-    start, stop = axes[0], axes[0] + len(axes)
+    # Axes that others part are moved behind these: along the last one, kernels are the fastest.
+    adjacent = axes[-1] - axes[0] < len(axes)
+    start = axes[0] if adjacent else x.ndim - len(axes)
+    stop = start + len(axes)
     together = tuple(range(start, stop))
     x, unreplicate = _replicated(x, axes)
     gathered = jnp.moveaxis(x, axes, together)

@@ -1,18 +1,26 @@
-"""Losses: `jax.custom_vjp` around logsumexp, so that the residuals are ours to choose."""
+"""Losses: `jax.custom_jvp` around logsumexp, with a linear primitive for the tangent.
 
+Its transpose is the gradient, one expression of the operands and a logsumexp per row: these are the
+residuals. So forward mode, reverse mode and their nestings work.
+"""
+
+import functools
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, Literal, NamedTuple, overload
 
 import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir, xla
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int, Real
 
 from . import _canonicalize
 from ._canonicalize import Axis
 from ._primitives import RESIDUAL
-from ._reductions import align, bind_logsumexp, cross_entropy_gradient_p
+from ._reductions import align, align_batch, bind_logsumexp, cross_entropy_gradient_p
 from ._reference import NO_GRADIENT, columns, compute_dtype
 
 Pair = tuple[Float[Array, "*rows"], Float[Array, "*rows"]]
@@ -90,8 +98,7 @@ def softmax_cross_entropy_with_integer_labels(
         `axis` is out of range or repeated, `label_smoothing` is not within [0, 1] or `z_loss`
         negative.
 
-    Differentiable in reverse mode, and forward over that (Hessian-vector products); being a
-    `custom_vjp`, not in forward mode alone.
+    Differentiable in both modes and to any order.
 
     Source: the loss from a saved logsumexp is as in Liger-Kernel; `z_loss` as in PaLM.
     """
@@ -221,12 +228,21 @@ def _aligned(
     return _cross_entropy(static, logits, targets, where)
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(0,))
+@partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _cross_entropy(
     static: _Static, logits: jax.Array, targets: jax.Array, where: jax.Array | None
 ) -> tuple[jax.Array, jax.Array]:
     """Loss and logsumexp per row; `targets` are integer labels [*rows] or probabilities."""
     return _forward(static, logits, targets, where)[0]
+
+
+@_cross_entropy.defjvp
+def _cross_entropy_jvp(static: _Static, primals: Any, tangents: Any) -> Any:
+    out, residuals = _forward(static, *primals)
+    moved = [t for t in tangents[:2] if t.dtype != jax.dtypes.float0]
+    operands = [v for v in (*residuals, *moved) if v is not None]
+    aligned = align(*operands, axis=static.axis)
+    return out, tuple(_tangent_p.bind(*aligned, static=static, masked=primals[2] is not None))
 
 
 def _forward(
@@ -256,12 +272,17 @@ def _forward(
     return (loss, lse), (logits, targets, where, lse, total)
 
 
-def _backward(
-    static: _Static, residuals: tuple[Any, ...], cotangents: tuple[jax.Array, jax.Array]
-) -> tuple[jax.Array, jax.Array | None, None]:
+def _gradients(
+    static: _Static,
+    residuals: tuple[Any, ...],
+    cotangents: tuple[jax.Array, jax.Array],
+    dtype: Any = None,
+) -> tuple[jax.Array, jax.Array | None]:
+    """Those of logits and probabilities, in `dtype` or else their own."""
     logits, targets, where, lse, total = residuals
+    dtype, dtype_of_targets = dtype or logits.dtype, dtype or targets.dtype
     if where is None and total is None:
-        return _backward_of_labels(static, logits, targets, lse, *cotangents), None, None
+        return _gradient_of_labels(static, logits, targets, lse, *cotangents, dtype), None
     axis, smoothing, z_loss, *_ = static
     wide = lse.dtype
     g, g_lse = cotangents
@@ -290,21 +311,19 @@ def _backward(
     if static.lse_is_used:
         d = d + p * jnp.expand_dims(g_lse, axis)
     if _are_labels(targets):
-        return d.astype(logits.dtype), None, None
+        return d.astype(dtype), None
     distance = _kept(keep, jnp.expand_dims(lse, axis) - x)
-    return d.astype(logits.dtype), ((1 - smoothing) * distance * g).astype(targets.dtype), None
+    return d.astype(dtype), ((1 - smoothing) * distance * g).astype(dtype_of_targets)
 
 
-_cross_entropy.defvjp(_forward, _backward)
-
-
-def _backward_of_labels(
+def _gradient_of_labels(
     static: _Static,
     logits: jax.Array,
     labels: jax.Array,
     lse: jax.Array,
     g: jax.Array,
     g_lse: jax.Array,
+    dtype: Any,
 ) -> jax.Array:
     """Without a mask all but the softmax depends on the row alone: one primitive."""
     axis, smoothing, z_loss, *_ = static
@@ -319,7 +338,7 @@ def _backward_of_labels(
         at = jnp.where(ignored, NO_GRADIENT, at)
     per_row = (lse, factor, (-smoothing / max(n, 1)) * g, (smoothing - 1) * g, at)
     operands = align(logits, *per_row, axis=axis)
-    return cross_entropy_gradient_p.bind(*operands, axis=axis, dtype=logits.dtype)
+    return cross_entropy_gradient_p.bind(*operands, axis=axis, dtype=dtype)
 
 
 def _are_labels(targets: jax.Array) -> bool:
@@ -370,3 +389,89 @@ def _is_label(labels: jax.Array, x: jax.Array, axis: int) -> jax.Array:
     return columns(x, axis, labels.dtype) == jnp.expand_dims(
         jnp.where(labels < 0, labels + n, labels), axis
     )
+
+
+# ---- Tangents of loss and logsumexp, linear in those of logits and probabilities ----------------
+
+
+def _split(masked: bool, operands: Sequence[Any]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """The residuals, with None for those that there are not, and the tangents."""
+    logits, targets, *rest = operands
+    where = rest.pop(0) if masked else None
+    if _are_labels(targets):
+        lse, *moved = rest
+        return (logits, targets, where, lse, None), tuple(moved)
+    lse, total, *moved = rest
+    return (logits, targets, where, lse, total), tuple(moved)
+
+
+def _tangent(*operands: jax.Array, static: _Static, masked: bool) -> list[jax.Array]:
+    residuals, moved = _split(masked, operands)
+    _, targets, where, lse, _ = residuals
+    axis, ignored = static.axis, _ignored(static, targets)
+
+    def along(t: jax.Array) -> jax.Array:
+        t = _kept(where, t.astype(lse.dtype))
+        return t if ignored is None else jnp.where(jnp.expand_dims(ignored, axis), 0, t)
+
+    def product(g: jax.Array, g_lse: jax.Array) -> jax.Array:
+        gradients = _gradients(static, residuals, (g, g_lse), lse.dtype)
+        terms = (d * along(t) for d, t in zip(gradients, moved, strict=False) if d is not None)
+        return jnp.sum(functools.reduce(jnp.add, terms), axis)
+
+    one, none = jnp.ones_like(lse), jnp.zeros_like(lse)
+    return [product(one, none), product(none, one)]
+
+
+def _tangent_abstract_eval(*operands: Any, static: _Static, masked: bool) -> list[Any]:
+    del static
+    lse = _split(masked, operands)[0][3]
+    return [lse.update(weak_type=False)] * 2
+
+
+def _tangent_transpose(cotangents: Any, *operands: Any, static: _Static, masked: bool) -> list[Any]:
+    avals = [v.aval if ad.is_undefined_primal(v) else v for v in operands]
+    residuals, moved = _split(masked, avals)
+    results: list[Any] = [None] * (len(operands) - len(moved))
+    if all(type(g) is ad.Zero for g in cotangents):
+        return results + [
+            ad.Zero(v.aval) if ad.is_undefined_primal(v) else None for v in operands[-len(moved) :]
+        ]
+    g, g_lse = map(ad.instantiate_zeros, cotangents)
+    gradients = _gradients(static, residuals, (g, g_lse))
+    for v, d in zip(operands[-len(moved) :], gradients, strict=False):
+        results.append(d if ad.is_undefined_primal(v) else None)
+    return results
+
+
+def _tangent_jvp(primals: Any, tangents: Any, *, static: _Static, masked: bool) -> Any:
+    """In plain JAX: for derivatives beyond the first."""
+    params = {"static": static, "masked": masked}
+    moving = [i for i, v in enumerate(primals) if jnp.issubdtype(v.dtype, jnp.inexact)]
+
+    def plain(*values: jax.Array) -> list[jax.Array]:
+        operands = list(primals)
+        for i, v in zip(moving, values, strict=True):
+            operands[i] = v
+        return _tangent(*operands, **params)
+
+    moved = [ad.instantiate_zeros(tangents[i]) for i in moving]
+    out = _tangent_p.bind(*primals, **params)
+    return out, jax.jvp(plain, [primals[i] for i in moving], moved)[1]
+
+
+def _tangent_batch(operands: Any, dims: Any, *, static: _Static, masked: bool) -> Any:
+    aligned, axis, _, at_rows = align_batch(operands, dims, static.axis)
+    static = static._replace(axis=axis)
+    out = _tangent_p.bind(*align(*aligned, axis=axis), static=static, masked=masked)
+    return out, [at_rows] * 2
+
+
+_tangent_p = Primitive("cross_entropy_tangent")
+_tangent_p.multiple_results = True
+_tangent_p.def_impl(partial(xla.apply_primitive, _tangent_p))
+_tangent_p.def_abstract_eval(_tangent_abstract_eval)
+ad.primitive_transposes[_tangent_p] = _tangent_transpose
+ad.primitive_jvps[_tangent_p] = _tangent_jvp
+batching.primitive_batchers[_tangent_p] = _tangent_batch
+mlir.register_lowering(_tangent_p, mlir.lower_fun(_tangent, multiple_results=True))

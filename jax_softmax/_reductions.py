@@ -53,7 +53,17 @@ def _batch(
     axis: int,
     **request: Any,
 ) -> tuple[jax.Array, int]:
-    """Leaves the first batched operand where it is and shifts `axis`: no data moves."""
+    aligned, axis, at, at_rows = align_batch(operands, dims, axis)
+    return _bind(primitive, *aligned, axis=axis, **request), at_rows if reduces else at
+
+
+def align_batch(
+    operands: Sequence[jax.Array], dims: Sequence[int | None], axis: int
+) -> tuple[list[jax.Array], int, int, int]:
+    """All operands with a batch dimension, the axis, and where x and its rows have that dimension.
+
+    Leaves the first batched operand where it is and shifts `axis`: no data moves.
+    """
     pairs = list(zip(operands, dims, strict=True))
     rank = operands[0].ndim - (dims[0] is not None)
     are_rows = [x.ndim - (d is not None) < rank for x, d in pairs]
@@ -68,8 +78,7 @@ def _batch(
         batch_to(x, d, at_rows if rows else at, size)
         for (x, d), rows in zip(pairs, are_rows, strict=True)
     ]
-    y = _bind(primitive, *aligned, axis=axis + (at <= axis), **request)
-    return y, at_rows if reduces else at
+    return aligned, axis + (at <= axis), at, at_rows
 
 
 def align(first: jax.Array, *others: jax.Array, axis: int) -> list[jax.Array]:

@@ -101,10 +101,26 @@ def test_vmap(in_axes):
     assert_close(*gradients)
 
 
-def test_forward_mode_alone_is_refused():
-    logits, labels = batch(3, 4)
-    with pytest.raises(TypeError, match="custom_vjp"):
-        jax.jvp(lambda x: cross_entropy(x, labels), (logits,), (logits,))
+@pytest.mark.parametrize("masked", [False, True])
+def test_forward_mode_alone(masked):
+    logits, labels = batch(5, 9)
+    t = jnp.cos(logits)
+    where = np.arange(9) % 4 != np.asarray(labels)[:, None] % 4 + 1 if masked else None
+    t = t if where is None else jnp.where(where, t, jnp.nan)
+    kept = (t if where is None else jnp.where(where, t, 0)), t
+
+    def push(loss, t):
+        f = functools.partial(loss, labels=labels, where=where)
+        return jax.jit(lambda x: jax.jvp(f, (x,), (t,)))(logits)
+
+    jax.tree.map(assert_close, push(BOTH[0], kept[1]), push(BOTH[1], kept[0]))
+    if not masked:
+        assert_close(*(jax.jacfwd(lambda x, f=f: f(x, labels))(logits) for f in BOTH))
+        assert_close(
+            *(jax.vmap(lambda x, i, f=f: jax.jacfwd(f)(x, i))(logits, labels) for f in BOTH)
+        )
+        second = (jax.jacfwd(jax.jacfwd(lambda x, f=f: f(x, labels).sum()))(logits) for f in BOTH)
+        assert_close(*second)
 
 
 LOGITS = np.ones((3, 4), np.float32)

@@ -16,7 +16,8 @@ STRATEGIES = {
     "registers": (1000, 4095),
     "tile": (10, 21, 201),
     "block": (1, 1000, 4097, 14000),
-    "cluster": (5, 30001, 32768),
+    # The first one, in float32, takes all the shared memory there is without asking for more.
+    "cluster": (11904, 5, 30001, 32768),
     "split": (7, 30001, 65536),
     "stream": (7, 4099),
     "panel": (9, 65, 700),
