@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple, overload
 import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
+from jax.custom_derivatives import SymbolicZero
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir, xla
 from jax.typing import ArrayLike
@@ -236,13 +237,20 @@ def _cross_entropy(
     return _forward(static, logits, targets, where)[0]
 
 
-@_cross_entropy.defjvp
 def _cross_entropy_jvp(static: _Static, primals: Any, tangents: Any) -> Any:
     out, residuals = _forward(static, *primals)
-    moved = [t for t in tangents[:2] if t.dtype != jax.dtypes.float0]
+    # A zero is not made: it would be saved, as large as the logits.
+    moves = tuple(not isinstance(t, SymbolicZero) for t in tangents[:2])
+    if not any(moves):
+        return out, tuple(map(jnp.zeros_like, out))
+    moved = [t for t, moving in zip(tangents[:2], moves, strict=True) if moving]
     operands = [v for v in (*residuals, *moved) if v is not None]
     aligned = align(*operands, axis=static.axis)
-    return out, tuple(_tangent_p.bind(*aligned, static=static, masked=primals[2] is not None))
+    masked = primals[2] is not None
+    return out, tuple(_tangent_p.bind(*aligned, static=static, masked=masked, moves=moves))
+
+
+_cross_entropy.defjvp(_cross_entropy_jvp, symbolic_zeros=True)
 
 
 def _forward(
@@ -405,7 +413,14 @@ def _split(masked: bool, operands: Sequence[Any]) -> tuple[tuple[Any, ...], tupl
     return (logits, targets, where, lse, total), tuple(moved)
 
 
-def _tangent(*operands: jax.Array, static: _Static, masked: bool) -> list[jax.Array]:
+def _moving(moves: tuple[bool, bool], gradients: tuple[Any, Any]) -> list[Any]:
+    """Those of the operands whose tangents there are."""
+    return [d for d, moving in zip(gradients, moves, strict=True) if moving]
+
+
+def _tangent(
+    *operands: jax.Array, static: _Static, masked: bool, moves: tuple[bool, bool]
+) -> list[jax.Array]:
     residuals, moved = _split(masked, operands)
     _, targets, where, lse, _ = residuals
     axis, ignored = static.axis, _ignored(static, targets)
@@ -415,38 +430,38 @@ def _tangent(*operands: jax.Array, static: _Static, masked: bool) -> list[jax.Ar
         return t if ignored is None else jnp.where(jnp.expand_dims(ignored, axis), 0, t)
 
     def product(g: jax.Array, g_lse: jax.Array) -> jax.Array:
-        gradients = _gradients(static, residuals, (g, g_lse), lse.dtype)
-        terms = (d * along(t) for d, t in zip(gradients, moved, strict=False) if d is not None)
+        gradients = _moving(moves, _gradients(static, residuals, (g, g_lse), lse.dtype))
+        terms = (d * along(t) for d, t in zip(gradients, moved, strict=True))
         return jnp.sum(functools.reduce(jnp.add, terms), axis)
 
     one, none = jnp.ones_like(lse), jnp.zeros_like(lse)
     return [product(one, none), product(none, one)]
 
 
-def _tangent_abstract_eval(*operands: Any, static: _Static, masked: bool) -> list[Any]:
-    del static
+def _tangent_abstract_eval(*operands: Any, masked: bool, **params: Any) -> list[Any]:
+    del params
     lse = _split(masked, operands)[0][3]
     return [lse.update(weak_type=False)] * 2
 
 
-def _tangent_transpose(cotangents: Any, *operands: Any, static: _Static, masked: bool) -> list[Any]:
+def _tangent_transpose(
+    cotangents: Any, *operands: Any, static: _Static, masked: bool, moves: tuple[bool, bool]
+) -> list[Any]:
     avals = [v.aval if ad.is_undefined_primal(v) else v for v in operands]
     residuals, moved = _split(masked, avals)
-    results: list[Any] = [None] * (len(operands) - len(moved))
     if all(type(g) is ad.Zero for g in cotangents):
-        return results + [
-            ad.Zero(v.aval) if ad.is_undefined_primal(v) else None for v in operands[-len(moved) :]
-        ]
-    g, g_lse = map(ad.instantiate_zeros, cotangents)
-    gradients = _gradients(static, residuals, (g, g_lse))
-    for v, d in zip(operands[-len(moved) :], gradients, strict=False):
-        results.append(d if ad.is_undefined_primal(v) else None)
+        gradients = list(map(ad.Zero, moved))
+    else:
+        g, g_lse = map(ad.instantiate_zeros, cotangents)
+        gradients = _moving(moves, _gradients(static, residuals, (g, g_lse)))
+    results: list[Any] = [None] * len(operands)
+    for i, gradient in enumerate(gradients, len(operands) - len(moved)):
+        results[i] = gradient if ad.is_undefined_primal(operands[i]) else None
     return results
 
 
-def _tangent_jvp(primals: Any, tangents: Any, *, static: _Static, masked: bool) -> Any:
+def _tangent_jvp(primals: Any, tangents: Any, **params: Any) -> Any:
     """In plain JAX: for derivatives beyond the first."""
-    params = {"static": static, "masked": masked}
     moving = [i for i, v in enumerate(primals) if jnp.issubdtype(v.dtype, jnp.inexact)]
 
     def plain(*values: jax.Array) -> list[jax.Array]:
@@ -460,11 +475,10 @@ def _tangent_jvp(primals: Any, tangents: Any, *, static: _Static, masked: bool) 
     return out, jax.jvp(plain, [primals[i] for i in moving], moved)[1]
 
 
-def _tangent_batch(operands: Any, dims: Any, *, static: _Static, masked: bool) -> Any:
+def _tangent_batch(operands: Any, dims: Any, *, static: _Static, **params: Any) -> Any:
     aligned, axis, _, at_rows = align_batch(operands, dims, static.axis)
     static = static._replace(axis=axis)
-    out = _tangent_p.bind(*align(*aligned, axis=axis), static=static, masked=masked)
-    return out, [at_rows] * 2
+    return _tangent_p.bind(*align(*aligned, axis=axis), static=static, **params), [at_rows] * 2
 
 
 _tangent_p = Primitive("cross_entropy_tangent")
