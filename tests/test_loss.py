@@ -123,6 +123,16 @@ def test_forward_mode_alone(masked):
         assert_close(*second)
 
 
+@pytest.mark.parametrize("operand", ["logits", "labels"])
+def test_probabilities_save_the_operands_and_rows(operand, capsys):
+    """To one operand's gradient, no zeros for the other."""
+    x = {"logits": batch(6, 50)[0], "labels": jnp.full((6, 50), 0.02)}
+    loss = softmax_cross_entropy
+    jax.ad_checkpoint.print_saved_residuals(lambda v: loss(**x | {operand: v}).sum(), x[operand])
+    saved = capsys.readouterr().out
+    assert saved.count("f32[6,50]") == 2 and saved.count("f32[6]") <= 2
+
+
 LOGITS = np.ones((3, 4), np.float32)
 BAD_ARGUMENTS = {
     "integer logits": (np.ones((3, 4), int), np.zeros(3, int), TypeError, "floating dtype"),
