@@ -66,14 +66,7 @@ ffi::Error RunWithTerms(OpKind op, ffi::ThreadPool pool, ffi::RemainingArgs args
 }
 
 auto Binding() {
-  return ffi::Ffi::Bind()
-      .Ctx<ffi::ThreadPool>()
-      .RemainingArgs()
-      .Ret<ffi::AnyBuffer>()
-      .Attr<int64_t>("axis")
-      .Attr<int64_t>("logical_axis")
-      .Attr<std::string_view>("strategy")
-      .Attr<bool>("batch_invariant");
+  return WithRequest(ffi::Ffi::Bind().Ctx<ffi::ThreadPool>().RemainingArgs().Ret<ffi::AnyBuffer>());
 }
 
 template <OpKind kOp>

@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "ffi.h"
 #include "plan.h"
@@ -123,6 +124,16 @@ inline ffi::ErrorOr<Operands> Decode(OpKind op, ffi::RemainingArgs args,
 
 // Calls of any handler in this extension.
 inline std::atomic<int64_t> handler_calls{0};
+
+// A binding to the request, as handlers take it.
+template <typename Binding>
+auto WithRequest(Binding binding) {
+  return std::move(binding)
+      .template Attr<int64_t>("axis")
+      .template Attr<int64_t>("logical_axis")
+      .template Attr<std::string_view>("strategy")
+      .template Attr<bool>("batch_invariant");
+}
 
 // The handlers `Backend::Handle<op>` of every op, by name.
 template <typename Backend>

@@ -73,16 +73,12 @@ ffi::Error RunWithTerms(OpKind op, cudaStream_t stream, int32_t ordinal, ffi::Re
 }
 
 auto Binding() {
-  return ffi::Ffi::Bind()
-      .Ctx<ffi::PlatformStream<cudaStream_t>>()
-      .Ctx<ffi::DeviceOrdinal>()
-      .RemainingArgs()
-      .Ret<ffi::AnyBuffer>()
-      .RemainingRets()
-      .Attr<int64_t>("axis")
-      .Attr<int64_t>("logical_axis")
-      .Attr<std::string_view>("strategy")
-      .Attr<bool>("batch_invariant");
+  return WithRequest(ffi::Ffi::Bind()
+                         .Ctx<ffi::PlatformStream<cudaStream_t>>()
+                         .Ctx<ffi::DeviceOrdinal>()
+                         .RemainingArgs()
+                         .Ret<ffi::AnyBuffer>()
+                         .RemainingRets());
 }
 
 template <OpKind kOp>

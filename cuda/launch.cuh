@@ -92,20 +92,6 @@ cudaError_t LaunchTile(const Plan& plan, Launch launch) {
   });
 }
 
-// Calls f with a count of vectors that "cluster" is compiled for.
-template <typename Op, typename In, typename Out, typename F>
-cudaError_t WithClusterPacks(int count, F f) {
-  constexpr auto each = [](int size) { return (size + Op::kInputs - 1) / Op::kInputs; };
-  if constexpr (sizeof(In) == 8) {
-    return WithConstant<each(kClusterWidePacks)>(count, f);
-  } else if constexpr (!std::is_same_v<In, Out>) {
-    return WithConstant<each(kClusterMixedPacks)>(count, f);
-  } else {
-    return WithConstant<each(kClusterPacks[0]), each(kClusterPacks[1]), each(kClusterPacks[2])>(
-        count, f);
-  }
-}
-
 // The op in the arithmetic for its types: terms make wide logits of narrow ones.
 template <template <typename> class OpOf, typename In, typename Out>
 struct OpForTypes {
@@ -182,80 +168,80 @@ cudaError_t Run(const Call& call, cudaStream_t stream, int* resident) {
       break;
   }
   return WithConstant<kFewTerms ? kFullVector : 1, kFullVector>(plan.vector, [&](auto vector) {
-    return WithConstant < true,
-           vector == 1 ||
-               kFewTerms > (rows.columns % vector == 0, [&](auto whole) {
-                 constexpr bool kWhole = whole;
-                 switch (plan.strategy) {
-                   case Strategy::kWarp:
-                     return WithConstant<1, 2, 4, kMaxPacksPerLane>(
-                         plan.count_per_lane, [&](auto packs) {
-                           constexpr int kRowBytes = vector * packs * sizeof(typename Op::T);
-                           if constexpr (kRowBytes <= kMaxRowBytesPerLane) {
-                             constexpr int kRows = packs < kWarpPacks ? kWarpPacks / packs : 1;
-                             return launch(
-                                 WarpKernel<Op, Load, Store, vector, kWhole, packs, kRows>,
-                                 log2_lanes);
-                           } else {
-                             return cudaErrorInvalidValue;
-                           }
-                         });
-                   case Strategy::kRegisters:
-                     if constexpr (Op::kInputs == 1 && vector > 2) {
-                       return WithConstant<16 / vector, 32 / vector>(
-                           plan.count_per_lane, [&](auto packs) {
-                             return launch(RegistersKernel<Op, Load, Store, vector, kWhole, packs>);
-                           });
-                     }
-                     return cudaErrorInvalidValue;
-                   case Strategy::kStream:
-                     if constexpr (kPerRow<Op>) {
-                       if (plan.cluster_blocks == 1) {
-                         return launch(ReduceKernel<Op, Load, Store, vector, kWhole>);
-                       }
-                     }
-                     if constexpr (!kFewTerms) {
-                       return launch_queue(StreamKernel<Op, Load, Store, vector, kWhole>);
-                     }
-                     return cudaErrorInvalidValue;
-                   default:
-                     break;
-                 }
-                 if constexpr (!kTerms) {
-                   switch (plan.strategy) {
-                     case Strategy::kBlock:
-                       return launch(BlockKernel<Op, Load, Store, vector, kWhole>);
-                     case Strategy::kCluster:
-                       if constexpr (vector == kFullVector && !kPerRow<Op>) {
-                         return WithClusterPacks<Op, In, Out>(plan.count_per_lane, [&](auto packs) {
-                           const int64_t all = PacksPerRow(rows.columns, vector);
-                           return launch_queue(
-                               ClusterKernel<Op, Load, Store, vector, kWhole, packs>,
-                               static_cast<int>(CeilDiv(all, plan.cluster_blocks)), Zeros{});
-                         });
-                       }
-                       return cudaErrorInvalidValue;
-                     case Strategy::kSplit: {
-                       const int parts = plan.lanes_per_row / plan.threads;
-                       auto* workspace = static_cast<Partial<Op>*>(call.workspace);
-                       const auto split = [&](auto kernel, bool overlaps) {
-                         Plan one = plan;
-                         one.overlaps = overlaps;
-                         return LaunchKernel(kernel, one, stream, resident, op, load, store, rows,
-                                             parts, workspace);
-                       };
-                       const cudaError_t status =
-                           split(SplitKernel<Op, Load, Store, vector, kWhole, false>, false);
-                       if (status != cudaSuccess || resident != nullptr) return status;
-                       return split(SplitKernel<Op, Load, Store, vector, kWhole, true>,
-                                    plan.overlaps);
-                     }
-                     default:
-                       break;
-                   }
-                 }
-                 return cudaErrorInvalidValue;
-               });
+    return WithConstant<true, (vector == 1 || kFewTerms)>(
+        rows.columns % vector == 0, [&](auto whole) {
+          constexpr bool kWhole = whole;
+          switch (plan.strategy) {
+            case Strategy::kWarp:
+              return WithConstant<1, 2, 4, kMaxPacksPerLane>(plan.count_per_lane, [&](auto packs) {
+                constexpr int kRowBytes = vector * packs * sizeof(typename Op::T);
+                if constexpr (kRowBytes <= kMaxRowBytesPerLane) {
+                  constexpr int kRows = packs < kWarpPacks ? kWarpPacks / packs : 1;
+                  return launch(WarpKernel<Op, Load, Store, vector, kWhole, packs, kRows>,
+                                log2_lanes);
+                } else {
+                  return cudaErrorInvalidValue;
+                }
+              });
+            case Strategy::kRegisters:
+              if constexpr (Op::kInputs == 1 && vector > 2) {
+                return WithConstant<16 / vector, 32 / vector>(plan.count_per_lane, [&](auto packs) {
+                  return launch(RegistersKernel<Op, Load, Store, vector, kWhole, packs>);
+                });
+              }
+              return cudaErrorInvalidValue;
+            case Strategy::kStream:
+              if constexpr (kPerRow<Op>) {
+                if (plan.cluster_blocks == 1) {
+                  return launch(ReduceKernel<Op, Load, Store, vector, kWhole>);
+                }
+              }
+              if constexpr (!kFewTerms) {
+                return launch_queue(StreamKernel<Op, Load, Store, vector, kWhole>);
+              }
+              return cudaErrorInvalidValue;
+            default:
+              break;
+          }
+          if constexpr (!kTerms) {
+            switch (plan.strategy) {
+              case Strategy::kBlock:
+                return launch(BlockKernel<Op, Load, Store, vector, kWhole>);
+              case Strategy::kCluster:
+                if constexpr (vector == kFullVector && !kPerRow<Op>) {
+                  constexpr auto packs_of = [](int size) {
+                    return ClusterPacks(sizeof(In), !std::is_same_v<In, Out>, Op::kInputs, size);
+                  };
+                  return WithConstant<packs_of(kClusterPacks[0]), packs_of(kClusterPacks[1]),
+                                      packs_of(kClusterPacks[2])>(
+                      plan.count_per_lane, [&](auto packs) {
+                        const int64_t all = PacksPerRow(rows.columns, vector);
+                        return launch_queue(ClusterKernel<Op, Load, Store, vector, kWhole, packs>,
+                                            static_cast<int>(CeilDiv(all, plan.cluster_blocks)),
+                                            Zeros{});
+                      });
+                }
+                return cudaErrorInvalidValue;
+              case Strategy::kSplit: {
+                const int parts = plan.lanes_per_row / plan.threads;
+                auto* workspace = static_cast<Partial<Op>*>(call.workspace);
+                const auto split = [&](auto kernel, bool overlaps) {
+                  Plan one = plan;
+                  one.overlaps = overlaps;
+                  return LaunchKernel(kernel, one, stream, resident, op, load, store, rows, parts,
+                                      workspace);
+                };
+                const cudaError_t status =
+                    split(SplitKernel<Op, Load, Store, vector, kWhole, false>, false);
+                if (status != cudaSuccess || resident != nullptr) return status;
+                return split(SplitKernel<Op, Load, Store, vector, kWhole, true>, plan.overlaps);
+              }
+              default:
+                break;
+            }
+          }
+          return cudaErrorInvalidValue;
+        });
   });
 }
 

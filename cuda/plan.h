@@ -194,9 +194,9 @@ inline constexpr int kTileMostBytes = 64 * 1024;
 
 // More threads than 512 are slower in the forward pass at every row length (H200, 2026-11).
 inline constexpr std::array kBlockThreads = {128, 256, 512};
-// Of an input's row, in a block's shared memory: with more, too few blocks are resident to overlap
-// one's arithmetic with another's copies, and clusters are faster.
-constexpr int BlockRowBytes(int inputs) { return (inputs == 1 ? 112 : 96) * 1024; }
+// Of all inputs' rows, in a block's shared memory: with more, too few blocks are resident to
+// overlap one's arithmetic with another's copies, and clusters are faster.
+constexpr int64_t BlockRowBytes(int inputs) { return (inputs == 1 ? 112 : 192) * 1024; }
 
 // One block on a multiprocessor, with half of its registers for the row and most of its shared
 // memory for the next one. With 256 threads and two blocks the speed is the same, of rows half as
@@ -209,6 +209,12 @@ inline constexpr std::array kClusterPacks = {13, 16, 20};
 // For ops in float64, and where a result's type is not the inputs', one size is compiled.
 inline constexpr int kClusterWidePacks = 10;
 inline constexpr int kClusterMixedPacks = 16;
+// Vectors of each input, where `size` is that of kClusterPacks.
+constexpr int ClusterPacks(int element_bytes, bool converts, int inputs, int size) {
+  if (element_bytes == 8) size = kClusterWidePacks;
+  if (converts) size = kClusterMixedPacks;
+  return (size + inputs - 1) / inputs;
+}
 // What a warp tells the others about a row; two sets of notes from all warps of a block.
 inline constexpr int kClusterNoteBytes = 48;
 inline constexpr int kClusterNotesBytes = 2 * kClusterThreads / kWarpLanes * kClusterNoteBytes;
@@ -400,27 +406,23 @@ constexpr Plan BlockPlan(const Problem& p, const Device& device, Plan plan) {
 
 constexpr bool HasQueue(const Problem& p) { return p.workspace_bytes >= kQueueBytes; }
 
-// Vectors of each input that a thread keeps where `size` is the size for all inputs.
-constexpr int ClusterPacks(const Problem& p, int size) {
-  if (p.dtype == DataType::kF64) size = kClusterWidePacks;
-  if (p.dtype != p.out_dtype) size = kClusterMixedPacks;
-  return static_cast<int>(CeilDiv(size, p.inputs));
-}
-
 constexpr Plan ClusterPlan(const Problem& p, const Device& device, Plan plan) {
   if (device.cluster_blocks < 2) return Refuse(plan, "the device has no clusters");
   if (IsPerRow(p.op)) return Refuse(plan, "a value for each row needs no row kept");
   if (!HasFullVectors(p)) return Refuse(plan, "its copies want aligned operands");
   const int64_t packs = PacksPerRow(p);
+  const auto per_thread = [&](int size) {
+    return ClusterPacks(SizeOf(p.dtype), p.dtype != p.out_dtype, p.inputs, size);
+  };
   int64_t blocks =
-      PowerOfTwoFrom(CeilDiv(packs, kClusterThreads * ClusterPacks(p, kClusterPacks.back())));
+      PowerOfTwoFrom(CeilDiv(packs, kClusterThreads * per_thread(kClusterPacks.back())));
   const auto shared = [&] {
     return CeilDiv(packs, blocks) * kVectorBytes * p.inputs + blocks * kClusterNotesBytes;
   };
   while (shared() + kStaticSharedBytes > device.shared_per_block && packs > blocks) blocks *= 2;
   if (blocks > device.cluster_blocks) return Refuse(plan, "the row does not fit a cluster");
   for (int size : kClusterPacks) {
-    plan.count_per_lane = ClusterPacks(p, size);
+    plan.count_per_lane = per_thread(size);
     if (packs <= blocks * kClusterThreads * plan.count_per_lane) break;
   }
   plan.cluster_blocks = static_cast<int>(blocks);
@@ -491,8 +493,7 @@ constexpr int64_t WorkspaceBytes(const Problem& p, Strategy requested) {
   using enum Strategy;
   const bool chooses = requested == kAuto;
   if (requested == kSplit || (chooses && PrefersSplit(p))) return kSplitMostParts * kSplitPartBytes;
-  const bool is_long =
-      p.rows.inner == 1 && RowBytes(p) > int64_t{BlockRowBytes(p.inputs)} * p.inputs;
+  const bool is_long = p.rows.inner == 1 && RowBytes(p) > BlockRowBytes(p.inputs);
   if (TakesTerms(p.op) || IsPerRow(p.op)) return 0;
   return requested == kCluster || requested == kStream || (chooses && is_long) ? kQueueBytes : 0;
 }
@@ -593,8 +594,7 @@ constexpr std::array<Strategy, 5> Preferred(const Problem& p, const Device& devi
   if (PrefersSplit(p) && CanSplit(p)) return {kSplit, kStream};
   const int64_t room = device.shared_per_block - kScratchBytes - kStaticSharedBytes;
   const bool fits =
-      RowBytes(p) <= std::min<int64_t>(int64_t{BlockRowBytes(p.inputs)} * p.inputs, room) ||
-      device.cluster_blocks < 2;
+      RowBytes(p) <= std::min(BlockRowBytes(p.inputs), room) || device.cluster_blocks < 2;
   // A value for each row wants a row read once, which needs no room for it.
   const Strategy shared = IsPerRow(p.op) ? kStream : fits ? kBlock : kCluster;
   if (IsMasked(p) && p.rows.columns <= kTileColumns) {

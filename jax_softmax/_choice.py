@@ -80,12 +80,13 @@ def choose(
         return Choice(platform, "the shape is symbolic")
     if batch_invariant is False and shape[axis] >= rule.long:
         return Choice(platform, f"rows of {rule.long} or more, of which few are split")
-    if math.prod(shape) <= rule.elements:
+    elements = math.prod(shape)
+    if elements <= rule.elements:
         return Choice("xla", f"at most {rule.elements} elements: a launch costs more than they do")
     # Kernels that keep to a plan for any number of rows give one row to a few multiprocessors: 8
-    # rows of 128,256 take 1.2 to 1.3 times as long (benchmarks/results/h200-shapes.json).
-    rows = math.prod(shape) // shape[axis]
-    if op in SOFTMAX and shape[axis] >= rule.long and rows <= rule.few:
+    # rows of 128,256 take 1.2 to 1.3 times as long (benchmarks/results/h200-shapes-bfloat16.json).
+    few = elements <= rule.few * shape[axis]
+    if op in SOFTMAX and shape[axis] >= rule.long and few:
         return Choice("xla", f"at most {rule.few} long rows, which must not be split")
     width = max(dtype.itemsize, output_dtype.itemsize)
     most = rule.columns.get((op, width), 0)

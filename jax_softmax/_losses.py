@@ -4,9 +4,8 @@ Its transpose is the gradient, one expression of the operands and a logsumexp pe
 residuals. So forward mode, reverse mode and their nestings work.
 """
 
-import functools
 from collections.abc import Sequence
-from functools import partial
+from functools import partial, reduce
 from typing import Any, Literal, NamedTuple, overload
 
 import jax
@@ -432,7 +431,7 @@ def _tangent(
     def product(g: jax.Array, g_lse: jax.Array) -> jax.Array:
         gradients = _moving(moves, _gradients(static, residuals, (g, g_lse), lse.dtype))
         terms = (d * along(t) for d, t in zip(gradients, moved, strict=True))
-        return jnp.sum(functools.reduce(jnp.add, terms), axis)
+        return jnp.sum(reduce(jnp.add, terms), axis)
 
     one, none = jnp.ones_like(lse), jnp.zeros_like(lse)
     return [product(one, none), product(none, one)]

@@ -119,7 +119,7 @@ def cuda_device(device: Device) -> Mapping[str, int]:
     return cuda.device(device.local_hardware_id)
 
 
-def workspace(
+def _problem(
     op: str,
     shape: tuple[int, ...],
     dtype: Any,
@@ -128,11 +128,15 @@ def workspace(
     axis: int,
     strategy: str,
     batch_invariant: bool,
-) -> int:
+) -> tuple[Any, ...]:
+    """A request as the extension takes it."""
+    return op, shape, axis, str(dtype), str(output_dtype), strategy, batch_invariant
+
+
+def workspace(op: str, shape: tuple[int, ...], dtype: Any, **request: Any) -> int:
     """The bytes of scratch memory that a call on a GPU is given for each row."""
     cpu = module("cpu")
-    problem = op, shape, axis, str(dtype), str(output_dtype), strategy, batch_invariant
-    return 0 if cpu is None else cpu.cuda_workspace(*problem)
+    return 0 if cpu is None else cpu.cuda_workspace(*_problem(op, shape, dtype, **request))
 
 
 def takes_terms(
@@ -141,16 +145,14 @@ def takes_terms(
     shape: tuple[int, ...],
     dtype: Any,
     *,
-    output_dtype: Any,
-    axis: int,
-    strategy: str,
-    batch_invariant: bool,
     terms: Sequence[tuple[int, ...]],
+    **request: Any,
 ) -> bool:
     """Whether the backend's kernels apply terms of these shapes, by that strategy."""
     cpu = module("cpu")
-    problem = op, shape, axis, str(dtype), str(output_dtype), strategy, batch_invariant
-    return cpu is not None and cpu.takes_terms(*problem, backend, terms)
+    if cpu is None:
+        return False
+    return cpu.takes_terms(*_problem(op, shape, dtype, **request), backend, terms)
 
 
 def plan(
@@ -158,17 +160,14 @@ def plan(
     shape: tuple[int, ...],
     dtype: Any,
     *,
-    output_dtype: Any,
-    axis: int,
-    strategy: str,
-    batch_invariant: bool,
     device: str | Mapping[str, int],
+    **request: Any,
 ) -> dict[str, Any]:
     """The plan the C++ handlers would choose; ValueError if the request cannot run."""
     cpu = module("cpu")
     if cpu is None:
         raise ValueError(str(load("cpu")))
-    problem = op, shape, axis, str(dtype), str(output_dtype), strategy, batch_invariant
+    problem = _problem(op, shape, dtype, **request)
     if device == "cpu":
         return cpu.cpu_plan(*problem)
     limits = cpu.known_device(device) if isinstance(device, str) else device

@@ -5,18 +5,15 @@
 #include <string_view>
 
 // clang-format off
-#define JS_FOR_EACH_ROW_OP(JS_OP) \
+#define JS_FOR_EACH_OP(JS_OP) \
   JS_OP(softmax, Softmax, 1) \
   JS_OP(softmax_tangent, SoftmaxTangent, 2) \
   JS_OP(log_softmax, LogSoftmax, 1) \
   JS_OP(log_softmax_tangent, LogSoftmaxTangent, 2) \
   JS_OP(log_softmax_cotangent, LogSoftmaxCotangent, 2) \
-  JS_OP(logsumexp, LogSumExp, 1)
-// Those that apply terms to their input as it is loaded.
-#define JS_FOR_EACH_TERMS_OP(JS_OP) \
+  JS_OP(logsumexp, LogSumExp, 1) \
   JS_OP(masked_softmax, MaskedSoftmax, 1) \
   JS_OP(masked_log_softmax, MaskedLogSoftmax, 1)
-#define JS_FOR_EACH_OP(JS_OP) JS_FOR_EACH_ROW_OP(JS_OP) JS_FOR_EACH_TERMS_OP(JS_OP)
 // clang-format on
 
 namespace jax_softmax {
