@@ -1,7 +1,7 @@
 // Copies and messages that arrive by themselves, and the barriers that count their bytes (sm_90).
 //
 // A message between blocks brings its own signal. A barrier of the cluster would first wait until
-// every store of its threads is visible to the whole device: half of "cluster"'s time, once.
+// every store of its threads is visible to the whole device.
 #pragma once
 
 #include <cstdint>
