@@ -1,12 +1,24 @@
-// One op for one pair of types: the build compiles this file once for each, with JS_OP, JS_IN,
-// JS_OUT and JS_RUNNER (the name that launch.cc knows it by) defined.
+// One op for a group of pairs of types: the build compiles this file once for each, with JS_NAME
+// and JS_OP, the op's name and struct, and JS_GROUP, a list in types.h, defined.
 #include "launch.cuh"
 #include "ops/all.h"
 
 namespace jax_softmax {
+namespace {
 
-cudaError_t JS_RUNNER(const Call& call, cudaStream_t stream, int* resident) {
-  return JS_ISA::RunAs<JS_ISA::JS_OP, JS_IN, JS_OUT>(call, stream, resident);
-}
+using F32 = float;
+using F64 = double;
+using F16 = __half;
+using BF16 = __nv_bfloat16;
+
+}  // namespace
+
+// The name that launch.cc knows it by.
+#define JS_DEFINE(in, out, name)                                                                \
+  cudaError_t Run_##name##_##in##_##out(const Call& call, cudaStream_t stream, int* resident) { \
+    return JS_ISA::RunAs<JS_ISA::JS_OP, in, out>(call, stream, resident);                       \
+  }
+#define JS_DEFINE_FOR(in, out, name) JS_DEFINE(in, out, name)
+JS_GROUP(JS_DEFINE_FOR, JS_NAME)
 
 }  // namespace jax_softmax
