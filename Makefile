@@ -8,6 +8,9 @@ SOURCES = CMakeLists.txt pyproject.toml $(wildcard cmake/* cuda/* cuda/*/* cpu/*
 SETTINGS ?=
 PYTEST = $(BIN)/python -m pytest -n 2
 
+# What tools/smoke.py runs.
+SMOKE = warp registers tile block cluster split stream panel strided others
+
 # Where bench-all writes, and the seconds after which each of its suites stops cleanly.
 RESULTS ?= build/results
 BUDGET ?= 600
@@ -47,9 +50,12 @@ gpu-test:
 	$(PYTHON) -m pytest -n auto
 	$(PYTHON) examples/train_lm.py
 
-sanitize:
-	compute-sanitizer --tool memcheck --error-exitcode 1 $(PYTHON) tools/smoke.py
-	compute-sanitizer --tool racecheck --error-exitcode 1 $(PYTHON) tools/smoke.py
+# A process for each tool and strategy: `make -j 20 -k sanitize`.
+sanitize: $(foreach part,$(SMOKE),memcheck-$(part) racecheck-$(part))
+
+memcheck-% racecheck-%:
+	XLA_PYTHON_CLIENT_PREALLOCATE=false compute-sanitizer --tool $(firstword $(subst -, ,$@)) \
+	    --error-exitcode 1 $(PYTHON) tools/smoke.py $*
 
 # The log of a build from scratch with JAX_SOFTMAX_PTXAS_REPORT=ON for sm_90.
 check-kernels: $(VENV)/installed

@@ -1,8 +1,12 @@
-"""Runs every CUDA kernel on small shapes, for compute-sanitizer.
+"""Runs every CUDA kernel on small shapes, for compute-sanitizer: all, or those of some strategies.
 
-compute-sanitizer --tool memcheck python tools/smoke.py
+    compute-sanitizer --tool memcheck python tools/smoke.py
+    compute-sanitizer --tool racecheck python tools/smoke.py warp tile others
+
+"others" are the ops with kernels of their own.
 """
 
+import argparse
 from typing import Any
 
 import jax
@@ -26,6 +30,8 @@ STRATEGIES = {
 TERMS_STRATEGIES = {
     "warp": (33, 256),
     "registers": (1000, 2003),
+    "block": (9000, 20001),
+    "cluster": (9001, 60000),
     "stream": (4099,),
     "strided": (9,),
 }
@@ -100,20 +106,32 @@ def run_others(columns: int, dtype: str) -> None:
             assert (scale > 0).all()
 
 
-def main() -> None:
-    jax.config.update("jax_enable_x64", True)
+def run_part(part: str) -> None:
+    """All kernels of a strategy, or "others"."""
     for dtype in DTYPES:
-        for columns in (33, 1000, 40001):
-            run_others(columns, dtype)
-        for strategy, sizes in TERMS_STRATEGIES.items():
-            for columns in sizes:
-                run_terms(strategy, columns, dtype)
-    print("terms, losses, absmax: ran", flush=True)
-    for strategy, sizes in STRATEGIES.items():
-        for columns in sizes:
-            for pair in PAIRS:
-                run(strategy, columns, *pair)
-        print(f"{strategy}: ran", flush=True)
+        for columns in TERMS_STRATEGIES.get(part, ()):
+            run_terms(part, columns, dtype)
+        if part == "others":
+            for columns in (33, 1000, 40001):
+                run_others(columns, dtype)
+    for columns in STRATEGIES.get(part, ()):
+        for pair in PAIRS:
+            run(part, columns, *pair)
+    print(f"{part}: ran", flush=True)
+
+
+def main() -> None:
+    parts = [*STRATEGIES, "others"]
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("parts", nargs="*", metavar="part", help=", ".join(parts), default=parts)
+    arguments = parser.parse_args()
+    if unknown := set(arguments.parts) - set(parts):
+        parser.error(f"no such part: {', '.join(sorted(unknown))}")
+    jax.config.update("jax_enable_x64", True)
+    for part in arguments.parts:
+        run_part(part)
 
 
 if __name__ == "__main__":
