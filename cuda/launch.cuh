@@ -55,8 +55,7 @@ cudaError_t LaunchKernel(void (*kernel)(Args...), const Plan& plan, cudaStream_t
     attribute.val.programmaticStreamSerializationAllowed = 1;
     config.numAttrs = 1;
   }
-  // Messages between blocks are illegal in a launch without clusters, were it to oneself.
-  if (plan.cluster_blocks > 1 || plan.strategy == Strategy::kCluster) {
+  if (plan.cluster_blocks > 1) {
     const unsigned blocks = plan.cluster_blocks;
     attribute.id = cudaLaunchAttributeClusterDimension;
     attribute.val.clusterDim = {blocks, 1, 1};
@@ -203,7 +202,11 @@ cudaError_t Run(const Call& call, cudaStream_t stream, int* resident) {
             default:
               break;
           }
-          if constexpr (!kTerms) {
+          if constexpr (kTerms && kKind != TermsKind::kBiased) {
+            if (plan.strategy == Strategy::kBlock || plan.strategy == Strategy::kCluster) {
+              return launch(TermsKernel<Op, Load, Store, vector, kWhole>);
+            }
+          } else if constexpr (!kTerms) {
             switch (plan.strategy) {
               case Strategy::kBlock:
                 return launch(BlockKernel<Op, Load, Store, vector, kWhole>);
@@ -250,12 +253,15 @@ cudaError_t RunAs(const Call& call, cudaStream_t stream, int* resident) {
   using Op = typename OpForTypes<OpOf, In, Out>::Type;
   if constexpr (kTakesTerms<Op>) {
     const Terms& terms = call.terms;
-    const bool on_chip =
-        call.plan.strategy == Strategy::kWarp || call.plan.strategy == Strategy::kRegisters;
+    const Strategy strategy = call.plan.strategy;
+    const bool on_chip = strategy == Strategy::kWarp || strategy == Strategy::kRegisters;
+    const bool in_shared = strategy == Strategy::kBlock || strategy == Strategy::kCluster;
     const bool whole = call.plan.vector > 1 && call.problem.rows.columns % call.plan.vector == 0;
-    if (on_chip && whole && terms.sink == nullptr && !terms.caps) {
-      if (terms.bias == nullptr) return Run<Op, In, Out, TermsKind::kMasks>(call, stream, resident);
-      if (terms.bias_in_vectors) {
+    if (whole && terms.sink == nullptr && !terms.caps) {
+      if (terms.bias == nullptr && (on_chip || in_shared)) {
+        return Run<Op, In, Out, TermsKind::kMasks>(call, stream, resident);
+      }
+      if (terms.bias_in_vectors && on_chip) {
         return Run<Op, In, Out, TermsKind::kBiased>(call, stream, resident);
       }
     }

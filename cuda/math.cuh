@@ -26,6 +26,17 @@ struct ScalarMath {
   // into terms shifted by `to`.
 };
 
+// The hardware's 2^x: exact where x is an integer, elsewhere good to 2^-22.
+JS_HD float HardwareExp2(float x) {
+#ifdef __CUDA_ARCH__
+  float result;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
+  return result;
+#else
+  return exp2f(x);
+#endif
+}
+
 template <typename S>
 struct SumMath;
 
@@ -34,8 +45,7 @@ template <typename S>
 struct ExactMath : ScalarMath<S> {
   static constexpr bool kExact = true;
   using ForLogSums = SumMath<S>;
-  JS_HD static float Exp(float x) { return expf(x); }
-  JS_HD static double Exp(double x) { return exp(x); }
+  JS_HD static S Exp(S x) { return exp(x); }
   // exp(x - top) with the rounding error of the difference put back: without it the result is
   // off by |x - top| units in the last place.
   JS_HD static S ExpOfDifference(S x, S top) {
@@ -48,6 +58,65 @@ struct ExactMath : ScalarMath<S> {
   }
   JS_HD static S ExpShifted(S x, S top) { return ExpOfDifference(x, top); }
   JS_HD static S ShiftedRatio(S from, S to) { return ExpOfDifference(from, to); }
+};
+
+// The same in float32, where no difference is rounded in the first place: the products with log2(e)
+// differ by an integer and a fraction, which one multiply-add finds exactly. After Cody and Waite,
+// "Software Manual for the Elementary Functions", 1980.
+template <>
+struct ExactMath<float> : ScalarMath<float> {
+  static constexpr bool kExact = true;
+  using ForLogSums = SumMath<float>;
+  static constexpr float kLog2E = 1.4426950408889634f;
+  static constexpr float kLog2ELow = 1.925963033500701e-08f;  // what kLog2E is too small by
+
+  JS_HD static float Exp(float x) { return expf(x); }
+  JS_HD static float ExpOfDifference(float x, float top) {
+    // Where |top| is so large that integers near top * log2(e) are not exact, x differs from it by
+    // an exact difference, or by enough for the exponential to be 0.
+    const float origin = fabsf(top) > 0x1p21f ? top : 0;
+    const float from = top - origin;
+    const float whole = rintf(from * kLog2E);
+    const float fraction = fmaf(from, kLog2ELow, fmaf(from, kLog2E, -whole));
+    return Power(x - origin, whole, fraction);
+  }
+  JS_HD static float ExpShifted(float x, float top) { return ExpOfDifference(x, top); }
+  JS_HD static float ShiftedRatio(float from, float to) { return ExpOfDifference(from, to); }
+
+ private:
+  // exp(x) / 2^(whole + fraction), of which `fraction` is at most about a half.
+  JS_HD static float Power(float x, float whole, float fraction) {
+    // n is x * log2(e) - whole, rounded, from -126 to 126, so that 2^n is a normal number: its
+    // exponent field is at the end of n_and_magic's.
+    constexpr float kRange = 252, kMagic = 0x1.8p23f + 1, kBias = kMagic + kRange / 2;
+    constexpr float kMiddle = 0.5f + 0.5f / kRange;
+    const float share = Saturated(fmaf(x, kLog2E / kRange, kMiddle - whole * (1 / kRange)));
+    const float n_and_magic = FmaDown(share, kRange, kMagic);
+    const float rest = fmaf(x, kLog2E, (kBias - whole) - n_and_magic);
+    return HardwareExp2(rest + fmaf(x, kLog2ELow, -fraction)) * FromExponent(n_and_magic);
+  }
+  // To 0 to 1; NaN to 0.
+  JS_HD static float Saturated(float x) {
+#ifdef __CUDA_ARCH__
+    return __saturatef(x);
+#else
+    return fmaxf(0, fminf(1, x));
+#endif
+  }
+  JS_HD static float FmaDown(float a, float b, float c) {
+#ifdef __CUDA_ARCH__
+    return __fmaf_rd(a, b, c);
+#else
+    return floorf(a * b) + c;
+#endif
+  }
+  JS_HD static float FromExponent(float field) {
+#ifdef __CUDA_ARCH__
+    return __int_as_float(__float_as_int(field) << 23);
+#else
+    return ldexpf(1, static_cast<int>(field - 0x1.8p23f) - 127);
+#endif
+  }
 };
 
 // For a sum of exponentials whose logarithm is taken: one that is off by |x - top| units in the
@@ -68,15 +137,7 @@ struct NarrowMath : ScalarMath<float> {
   // No thread adds so many terms that 16 bits would show it.
   static constexpr bool kPlainSums = true;
   static constexpr float kLog2E = 1.4426950408889634f;
-  JS_HD static float Exp2(float x) {
-#ifdef __CUDA_ARCH__
-    float result;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
-    return result;
-#else
-    return exp2f(x);
-#endif
-  }
+  JS_HD static float Exp2(float x) { return HardwareExp2(x); }
   JS_HD static float Log2(float x) {
 #ifdef __CUDA_ARCH__
     float result;

@@ -198,6 +198,17 @@ inline constexpr std::array kBlockThreads = {128, 256, 512};
 // overlap one's arithmetic with another's copies, and clusters are faster.
 constexpr int64_t BlockRowBytes(int inputs) { return (inputs == 1 ? 112 : 192) * 1024; }
 
+// Of logits with terms: three blocks of 512 threads on a multiprocessor, so that some load while
+// others compute; with two, masked rows of 9,216 to 32,768 columns took up to a third longer (H200,
+// 2026-11). Kernels that need more registers are for odd rows, and for float64.
+constexpr int TermsBlocks(int compute_bytes, bool many_registers) {
+  return compute_bytes == 8 ? 1 : many_registers ? 2 : 3;
+}
+inline constexpr int kTermsRegisters = 40;
+inline constexpr int64_t kTermsBytes = 72 * 1024;
+// Larger clusters are slower than reading a row twice.
+inline constexpr int kTermsClusterBlocks = 8;
+
 // One block on a multiprocessor, with half of its registers for the row and most of its shared
 // memory for the next one. With 256 threads and two blocks the speed is the same, of rows half as
 // long.
@@ -205,7 +216,7 @@ inline constexpr int kClusterThreads = 512;
 inline constexpr int kClusterRegisters = 128;  // the most that a thread can have then
 // Vectors that a thread keeps, over all inputs: the fewest of these that hold a block's share. With
 // 20 where 16 would do, bf16 rows of 65,536 columns ran at 0.86 of the copy limit instead of 0.93.
-inline constexpr std::array kClusterPacks = {13, 16, 20};
+inline constexpr std::array kClusterPacks = {13, 16, 19};
 // For ops in float64, and where a result's type is not the inputs', one size is compiled.
 inline constexpr int kClusterWidePacks = 10;
 inline constexpr int kClusterMixedPacks = 16;
@@ -293,6 +304,12 @@ constexpr int64_t PacksPerRow(const Problem& p) { return PacksPerRow(p.rows.colu
 // The bytes of a row of every input, in whole vectors.
 constexpr int64_t RowBytes(const Problem& p) {
   return PacksPerRow(p) * VectorOf(p) * SizeOf(p.dtype) * p.inputs;
+}
+
+// What a row takes in shared memory: what terms make of it is in the compute type.
+constexpr int64_t SharedRowBytes(const Problem& p) {
+  const int64_t bytes = RowBytes(p);
+  return TakesTerms(p.op) ? bytes / SizeOf(p.dtype) * ComputeBytes(p.dtype) : bytes;
 }
 
 constexpr Plan Refuse(Plan plan, const char* why) {
@@ -384,13 +401,13 @@ constexpr int BlockRegisters(const Problem& p) {
 }
 
 constexpr Plan BlockPlan(const Problem& p, const Device& device, Plan plan) {
-  const int64_t row_bytes = RowBytes(p);
+  const int64_t row_bytes = SharedRowBytes(p);
   if (row_bytes + kScratchBytes + kStaticSharedBytes > device.shared_per_block) {
     return Refuse(plan, "the row does not fit a block's shared memory");
   }
   plan.shared_bytes = static_cast<int>(row_bytes + kScratchBytes + 15) / 16 * 16;
   plan.threads = kBlockThreads.front();
-  const int registers = BlockRegisters(p);
+  const int registers = TakesTerms(p.op) ? kTermsRegisters : BlockRegisters(p);
   const int resident = ResidentBlocks(device, plan.threads, registers, plan.shared_bytes);
   for (int threads : kBlockThreads) {
     // The largest block that leaves as many resident, and that the row keeps busy.
@@ -404,12 +421,33 @@ constexpr Plan BlockPlan(const Problem& p, const Device& device, Plan plan) {
   return plan;
 }
 
+// Rows of logits with terms, each over the blocks of a cluster.
+constexpr Plan TermsClusterPlan(const Problem& p, const Device& device, Plan plan) {
+  const int64_t blocks =
+      std::max<int64_t>(PowerOfTwoFrom(CeilDiv(SharedRowBytes(p), kTermsBytes)), 2);
+  if (blocks > std::min(device.cluster_blocks, kTermsClusterBlocks)) {
+    return Refuse(plan, "the row does not fit a cluster");
+  }
+  const int64_t share = CeilDiv(PacksPerRow(p), blocks) * VectorOf(p) * ComputeBytes(p.dtype);
+  plan.cluster_blocks = static_cast<int>(blocks);
+  plan.shared_bytes = static_cast<int>(share) + kScratchBytes;
+  plan.threads = kBlockThreads.back();
+  plan.lanes_per_row = plan.threads * plan.cluster_blocks;
+  plan.rows_per_block = 1;
+  const int resident = ResidentBlocks(device, plan.threads, kTermsRegisters, plan.shared_bytes);
+  const int64_t clusters = int64_t{device.multiprocessors} * std::max(resident, 1) / blocks;
+  plan.blocks = std::max<int64_t>(std::min(clusters, p.rows.Count()), 1) * blocks;
+  return plan;
+}
+
 constexpr bool HasQueue(const Problem& p) { return p.workspace_bytes >= kQueueBytes; }
 
 constexpr Plan ClusterPlan(const Problem& p, const Device& device, Plan plan) {
   if (device.cluster_blocks < 2) return Refuse(plan, "the device has no clusters");
+  if (TakesTerms(p.op)) return TermsClusterPlan(p, device, plan);
   if (IsPerRow(p.op)) return Refuse(plan, "a value for each row needs no row kept");
   if (!HasFullVectors(p)) return Refuse(plan, "its copies want aligned operands");
+  if (p.rows.Count() > kMaxGrid / 2) return Refuse(plan, "there are too many rows");
   const int64_t packs = PacksPerRow(p);
   const auto per_thread = [&](int size) {
     return ClusterPacks(SizeOf(p.dtype), p.dtype != p.out_dtype, p.inputs, size);
@@ -545,7 +583,7 @@ constexpr Plan StridedPlan(const Problem& p, Plan plan) {
 // The strategies whose kernels apply terms to the logits.
 constexpr bool CanTakeTerms(Strategy strategy) {
   using enum Strategy;
-  return strategy == kWarp || strategy == kRegisters || strategy == kStream || strategy == kStrided;
+  return strategy != kTile && strategy != kSplit && strategy != kPanel;
 }
 
 constexpr Plan Forced(const Problem& p, const Device& device, Strategy strategy, Plan plan) {
@@ -590,7 +628,10 @@ constexpr std::array<Strategy, 5> Preferred(const Problem& p, const Device& devi
     return {kTile, kPanel, kStrided};
   }
   if (TakesTerms(p.op) && p.rows.columns <= kRegistersColumns) return {kWarp, kStream};
-  if (TakesTerms(p.op)) return {kRegisters, kWarp, kStream};
+  if (TakesTerms(p.op)) {
+    const bool shares = SharedRowBytes(p) > kTermsBytes && device.cluster_blocks > 1;
+    return {kRegisters, kWarp, shares ? kCluster : kBlock, kStream};
+  }
   if (PrefersSplit(p) && CanSplit(p)) return {kSplit, kStream};
   const int64_t room = device.shared_per_block - kScratchBytes - kStaticSharedBytes;
   const bool fits =

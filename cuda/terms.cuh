@@ -124,12 +124,12 @@ struct TermsLoad : DirectLoad<Op, Io_> {
     if (W::kWhole && terms.mask_in_vectors) {
       kept &= BitsOf(raw[0].mask);
     } else if (terms.mask != nullptr && !IsPerRow(terms.mask_at)) {
-      const int64_t stride = terms.mask_at.column_stride;
-      const auto* from = static_cast<const uint8_t*>(terms.mask) + row.mask + column * stride;
-#pragma unroll 1
-      for (int i = 0; i < kVector; ++i) {
-        if ((kept >> i & 1) && from[i * stride] == 0) kept &= ~(1u << i);
-      }
+      // All at once: one after the other, each would be waited for.
+      const auto* from = static_cast<const uint8_t*>(terms.mask) + row.mask + column;
+      unsigned bits = 0;
+#pragma unroll
+      for (int i = 0; i < kVector; ++i) bits |= unsigned{kept >> i & 1 ? from[i] : uint8_t{0}} << i;
+      kept = bits;
     }
     T z[kVector];
     const auto x = raw[0].x.Unpack();

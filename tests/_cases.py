@@ -11,7 +11,7 @@ import jax_softmax
 SMALL = (0, 1, 2, 3, 5, 8, 15, 16, 17, 31, 33, 127, 257)
 LARGE = {"cpu": 50_257, "cuda": 262_147}
 # Where a kernel goes another way under the same plan: a CPU block is 4096 columns, and a thread of
-# a cluster holds 13, 16 or 20 vectors.
+# a cluster holds 13, 16 or 19 vectors.
 WITHIN_A_PLAN = {
     "cpu": (255, 256, 257, 2049, 4095, 4096, 4097),
     "cuda": (),

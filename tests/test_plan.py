@@ -178,10 +178,18 @@ def test_few_long_rows_are_split_only_where_rows_may_depend_on_their_number(op, 
 
 def test_masks_have_plans():
     problem = (8, 16, 2048, 2048), "bfloat16"
-    assert plan(*problem, op="masked_softmax", device="H200").strategy == "registers"
+    for device, expected in (
+        ("H200", ["warp", "registers", "block", "cluster", "stream"]),
+        ("A100", ["warp", "registers", "block", "stream"]),
+    ):
+        chosen = [
+            plan((4096, n), "bfloat16", op="masked_softmax", device=device).strategy
+            for n in range(256, 2**21, 4096)
+        ]
+        assert [s for s, _ in itertools.groupby(chosen)] == expected
     assert plan(*problem, axis=1, op="masked_softmax", device="H200").strategy == "strided"
     with pytest.raises(ValueError, match="take no masks"):
-        plan(*problem, op="masked_softmax", device="H200", strategy="block")
+        plan(*problem, op="masked_softmax", device="H200", strategy="tile")
     assert plan(*problem, op="masked_softmax", device="cpu").strategy == "row"
     assert plan((64, 20), "bfloat16", op="masked_softmax", device="cpu").strategy == "lanes"
     for axis, strategy, why in (

@@ -21,6 +21,7 @@ KERNEL_SHAPES = [
     (3, 2, 1333),
     (2, 4096),
     (3, 20_001),
+    (2, 60_000),
     (21, 5),
 ]
 IMPLEMENTATIONS = [
@@ -28,7 +29,7 @@ IMPLEMENTATIONS = [
     "cpu:lanes",
     *(
         pytest.param(f"cuda:{strategy}", marks=pytest.mark.gpu)
-        for strategy in ("warp", "registers", "stream", "strided")
+        for strategy in ("warp", "registers", "block", "cluster", "stream", "strided")
     ),
 ]
 KERNEL_OPTIONS = [

@@ -44,8 +44,7 @@ struct LogSoftmax {
   JS_HD typename Second::Term SecondTerm(Element<T, 1> e, T pivot) const {
     const T term = M::ExpOfDifference(e[0], pivot);
     const auto is_max = e[0] == pivot;
-    // A maximum's term is 1, or NaN where the maximum is +inf.
-    return {is_max ? T{} : term, is_max ? term : T{}};
+    return {is_max ? T{} : term, is_max ? T{} + 1 : T{}};
   }
   JS_HD void Rescale(Second& sum, First from, First to) const {
     const auto unmoved = from.value == to.value;
@@ -62,7 +61,11 @@ struct LogSoftmax {
   struct Row {
     T pivot, log_sum;
   };
-  JS_HD Row Close(First max, Second sum) const { return {Pivot(max), sum.Log()}; }
+  JS_HD Row Close(First max, Second sum) const {
+    const T pivot = Pivot(max);
+    const T nan_or_zero = pivot - pivot;  // NaN where the maximum is +inf
+    return {pivot, sum.Log() + nan_or_zero};
+  }
   JS_HD T Finish(Element<T, 1> e, Row row) const { return (e[0] - row.pivot) - row.log_sum; }
 };
 

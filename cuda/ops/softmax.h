@@ -29,9 +29,11 @@ struct Softmax {
     T pivot, factor;
   };
   JS_HD Row Close(First max, Second sum) const { return {Pivot(max), 1 / sum.Value()}; }
-  // For terms that were shifted by the maximum `own` of a part of the row.
+  // For terms that were shifted by the maximum `own` of a part of the row. In a row of -inf, which
+  // may have a sink, that is not what they were shifted by.
   JS_HD Row ForTermsOf(First own, First max, Row row) const {
-    return {row.pivot, row.factor * M::ShiftedRatio(own.value, max.value)};
+    const T factor = M::ShiftedRatio(own.value, max.value);
+    return {row.pivot, row.factor * (own.value == First{}.value ? T{} + 1 : factor)};
   }
   JS_HD T Finish(Element<T, 1> e, Row row) const {
     return FinishFromTerm(SecondTerm(e, row.pivot), row);

@@ -1,4 +1,5 @@
-// Strategy "block": a block per row, the row in shared memory in its own dtype, read once.
+// Strategy "block": a block per row, the row in shared memory in its own dtype, or its logits in
+// the compute type, read once.
 #pragma once
 
 #include <cuda_pipeline.h>
@@ -53,31 +54,42 @@ class Cache {
     }
   }
 
-  // Reduces `packs` vectors over the block.
-  __device__ __forceinline__ Partial<Op> Reduce(const Op& op, int packs,
-                                                unsigned char* scratch) const {
-    Partial<Op> total;
+  // Keeps elements in the compute type as vector k.
+  __device__ __forceinline__ void Keep(int k, const T (&values)[kVector]) const {
+    static_assert(std::is_same_v<typename Load::Io, T>);
+    typename Raw::Values kept;
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) kept.element[i] = values[i];
+    Raw(kept).Store(Place(0, k));
+  }
+
+  // The first sweep over this thread's vectors of `packs`.
+  __device__ __forceinline__ typename Op::First First(const Op& op, int packs) const {
+    typename Op::First first;
     E e[kVector];
     for (int k = threadIdx.x; k < packs; k += blockDim.x) {
       Read(k, e);
-      AddFirst(op, total.first, e);
+      AddFirst(op, first, e);
     }
+    return first;
+  }
+
+  // Reduces `packs` vectors, of which threads have had the first sweep, over the block.
+  __device__ __forceinline__ Partial<Op> Reduce(const Op& op, const typename Op::First& first,
+                                                int packs, unsigned char* scratch) const {
+    Partial<Op> total;
     int turn = 0;
     const auto reduce = [&](const auto& statistic) {
       return BlockReduce(statistic, scratch + (turn++ & 1) * (kScratchBytes / 2));
     };
-    total.first = reduce(total.first);
+    total.first = reduce(first);
     if constexpr (Op::kSweeps == 2) {
       const auto add = [&](auto& statistic, auto term) {
+        E e[kVector];
         for (int k = threadIdx.x; k < packs; k += blockDim.x) {
           Read(k, e);
           const auto terms = AddTerms(statistic, e, term);
-          if constexpr (kKeepsTerms) {
-            typename Raw::Values kept;
-#pragma unroll
-            for (int i = 0; i < kVector; ++i) kept.element[i] = terms.x[i];
-            Raw(kept).Store(Place(0, k));
-          }
+          if constexpr (kKeepsTerms) Keep(k, terms.x);
         }
       };
       total.second =
@@ -138,7 +150,7 @@ __global__ void __launch_bounds__(kBlockThreads.back())
 
   for (int k = threadIdx.x; k < slice.packs; k += blockDim.x) cache.Fetch(load, slice, k);
   cache.Await(load, slice);
-  const Partial<Op> total = cache.Reduce(op, slice.packs, shared);
+  const Partial<Op> total = cache.Reduce(op, cache.First(op, slice.packs), slice.packs, shared);
   const auto result = op.Close(total.first, total.second);
   if constexpr (kPerRow<Op>) {
     if (threadIdx.x == 0) store.At(blockIdx.x, result);
@@ -149,6 +161,82 @@ __global__ void __launch_bounds__(kBlockThreads.back())
       store(slice.window, slice.begin + k, y);
     }
   }
+}
+
+// The same for logits with terms, by a block or a cluster of them: what terms leave of a row is
+// kept in the compute type, so that no term is read twice.
+template <typename Op, typename Load, typename Store, int kVector, bool kWhole>
+__global__ void __launch_bounds__(kBlockThreads.back(),
+                                  TermsBlocks(sizeof(typename Op::T), Load::kAny && !kWhole))
+    TermsKernel(Op op, Load load, Store store, Rows rows) {
+  using T = typename Op::T;
+  // Vectors of logits that lie apart, so that neighbouring threads' are neighbours.
+  constexpr int kFull = kVectorBytes / sizeof(T);
+  constexpr int kKept = kVector < kFull ? kVector : kFull, kParts = kVector / kKept;
+  constexpr int kBatch = kWhole && !Load::kAny ? 2 : 1;  // vectors under way
+  extern __shared__ __align__(16) unsigned char shared[];
+  __shared__ Partial<Op> of_block[2];
+  const Cluster cluster;
+  const int step = gridDim.x / cluster.blocks;
+  int turn = 0;
+  for (int64_t i = blockIdx.x / cluster.blocks; i < rows.outer; i += step, turn ^= 1) {
+    const int64_t row = load.RowAt(i, rows);
+    const auto of_row = load.ForRow(row, rows);
+    const Slice<kVector, kWhole> slice(row, rows.columns, cluster.rank, cluster.blocks);
+    const Cache<Op, DirectLoad<Op, T>, kKept> cache(shared + kScratchBytes, 0);
+
+    typename Op::First first;
+    for (int k = threadIdx.x; k < slice.packs; k += kBatch * blockDim.x) {
+      typename Load::template Raw<kVector> raw[kBatch][1];
+#pragma unroll
+      for (int b = 0; b < kBatch; ++b) {
+        const int pack = k + b * blockDim.x;
+        raw[b][0] = load.Fetch(of_row, 0, slice.window, slice.begin + pack, pack < slice.packs);
+      }
+#pragma unroll
+      for (int b = 0; b < kBatch; ++b) {
+        const int pack = k + b * blockDim.x;
+        Element<T, 1> e[kVector];
+        load.Decode(of_row, slice.window, slice.begin + pack, raw[b], e);
+        if (pack >= slice.packs) break;
+        AddFirst(op, first, e);
+#pragma unroll
+        for (int part = 0; part < kParts; ++part) {
+          T logits[kKept];
+#pragma unroll
+          for (int j = 0; j < kKept; ++j) logits[j] = e[part * kKept + j][0];
+          cache.Keep(part * slice.packs + pack, logits);
+        }
+      }
+    }
+    Partial<Op> total = cache.Reduce(op, first, kParts * slice.packs, shared);
+    const typename Op::First own = total.first;
+    cluster.Merge(op, total, of_block[turn]);
+    const auto result = CloseRow(op, of_row, total.first, total.second);
+    auto of_terms = result;
+    if constexpr (kFinishesFromTerm<Op>) of_terms = op.ForTermsOf(own, total.first, result);
+
+    for (int k = threadIdx.x; k < slice.packs; k += blockDim.x) {
+      T y[kVector];
+#pragma unroll
+      for (int part = 0; part < kParts; ++part) {
+        T finished[kKept];
+        cache.Finish(op, part * slice.packs + k, of_terms, finished);
+#pragma unroll
+        for (int j = 0; j < kKept; ++j) y[part * kKept + j] = finished[j];
+      }
+      typename Load::Kept kept = ~0u;
+      if (!Op::MasksItself(result)) {
+        const typename Load::template Raw<kVector> raw[1] = {
+            load.Fetch(of_row, 0, slice.window, slice.begin + k)};
+        Element<T, 1> e[kVector];
+        kept = load.Decode(of_row, slice.window, slice.begin + k, raw, e);
+      }
+      store(slice.window, slice.begin + k, y, kept, result);
+    }
+    __syncthreads();
+  }
+  cluster.Meet();
 }
 
 }  // namespace jax_softmax::JS_ISA
