@@ -2,11 +2,11 @@
 
     python benchmarks/fused.py --output fused.json
 
-Masks and biases on the scores of attention, forward and as a pull-back with its forward pass;
-cross-entropies, value and gradient; logsumexp; absmax scaling and quantisation. Speed is the
-traffic that there must be (operands of the rows and masks, which the cache holds, count nothing;
-neither does what a causal mask hides) over time, as a fraction of a copy in the same run. Exits
-with 1 if a case failed.
+Masks and biases on the scores of attention, forward and as a pull-back with its forward pass; masks
+on the logits of a vocabulary; cross-entropies, value and gradient; logsumexp; absmax scaling and
+quantisation. Speed is the traffic that there must be (operands of the rows and masks, which the
+cache holds, count nothing; neither does what a causal mask hides) over time, as a fraction of a
+copy in the same run. Exits with 1 if a case failed.
 """
 
 import functools
@@ -24,7 +24,7 @@ from timing import time_calls
 
 import jax_softmax
 
-GROUPS = ("attention", "losses", "absmax")
+GROUPS = ("attention", "vocabulary", "losses", "absmax")
 
 
 class Sizes(NamedTuple):
@@ -97,6 +97,23 @@ def attention(dtype: str, sizes: Sizes) -> Iterator[Fused]:
         yield Fused(name, dtype, traffic, functions, (x, *rest))
         both = {k: functools.partial(pull_back, f) for k, f in functions.items()}
         yield Fused(f"{name}, pull-back", dtype, traffic + 3, both, (x, x, *rest))
+
+
+def vocabulary(dtype: str, sizes: Sizes) -> Iterator[Fused]:
+    """Tokens that are banned for all, and for each text."""
+    for shape in sizes.logits:
+        x = random_normal(math.prod(shape), dtype).reshape(shape)
+        tokens = jnp.arange(shape[1]) % 5 != 0
+        elements = (x > -1).astype(bool)
+        where = {
+            "jax_softmax": jax_softmax.masked_softmax,
+            "jax_nn": lambda x, m: jax.nn.softmax(x, where=m),
+        }
+        for name, mask, traffic in (
+            ("mask per token", tokens, 2),
+            ("mask per element", elements, 2 + 1 / x.dtype.itemsize),
+        ):
+            yield Fused(name, dtype, traffic, where, (x, mask))
 
 
 def by_optax(logits: jax.Array, labels: jax.Array) -> jax.Array:
@@ -205,7 +222,12 @@ def main() -> int:
     args = parser.parse_args()
     platform = start_jax(args)
     sizes = SIZES["small" if args.small else platform]
-    makers = {"attention": attention, "losses": losses, "absmax": absmax}
+    makers = {
+        "attention": attention,
+        "vocabulary": vocabulary,
+        "losses": losses,
+        "absmax": absmax,
+    }
 
     def entries() -> Iterator[Entry]:
         for group in args.groups:
