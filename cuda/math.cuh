@@ -53,8 +53,9 @@ struct ExactMath : ScalarMath<S> {
     const S top_part = difference - x;
     const S error = (x - (difference - top_part)) - (top + top_part);
     const S e = Exp(difference);
-    // Where e is 0, the difference may be infinite and its error NaN.
-    return e > 0 ? e + e * error : e;
+    // Where e is 0 or infinite, its error may be NaN.
+    const S corrected = e + e * error;
+    return corrected == corrected ? corrected : e;
   }
   JS_HD static S ExpShifted(S x, S top) { return ExpOfDifference(x, top); }
   JS_HD static S ShiftedRatio(S from, S to) { return ExpOfDifference(from, to); }

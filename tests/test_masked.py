@@ -115,6 +115,16 @@ def test_gradients_to_second_order(options, log):
         )
 
 
+@pytest.mark.parametrize("columns", [7, 1000, 9000])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
+def test_a_sink_may_outweigh_every_logit(dtype, columns):
+    with jax.enable_x64(True):
+        x = jnp.zeros((4, columns), dtype)
+        np.testing.assert_array_equal(masked_softmax(x, sink=1000.0).astype(np.float64), 0)
+        got = masked_softmax(x, sink=1000.0, log=True).astype(np.float64)
+        np.testing.assert_allclose(got, -1000, rtol=8e-3 if dtype == "bfloat16" else 1e-6)
+
+
 @pytest.mark.parametrize("axis", [0, 1, 2, -1])
 def test_any_axis(axis):
     given = arrays(dtype=np.float32)

@@ -20,9 +20,12 @@ struct Softmax {
   JS_HD T Pivot(First max) const { return max.value == First{}.value ? T{} : max.value; }
   JS_HD T SecondTerm(Element<T, 1> e, T pivot) const { return M::ExpShifted(e[0], pivot); }
   JS_HD void Rescale(Second& sum, First from, First to) const {
-    // A part that is all -inf holds no finite term, and its pivot is not its maximum.
+    // A part that is all -inf holds no finite term, and its pivot is not its maximum. The ratio of
+    // equals may be a rounding off 1, which would add up.
+    const auto unmoved = from.value == to.value;
+    const auto empty = from.value == First{}.value;
     const T factor = M::ShiftedRatio(from.value, to.value);
-    sum.Scale(from.value == First{}.value ? T{} + 1 : factor);
+    sum.Scale(unmoved || empty ? T{} + 1 : factor);
   }
 
   struct Row {
