@@ -26,8 +26,10 @@ struct ScalarMath {
   // into terms shifted by `to`.
 };
 
+inline constexpr float kLog2E = 1.4426950408889634f;
+
 // The hardware's 2^x: exact where x is an integer, elsewhere good to 2^-22.
-JS_HD float HardwareExp2(float x) {
+JS_HD float Exp2(float x) {
 #ifdef __CUDA_ARCH__
   float result;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
@@ -68,7 +70,6 @@ template <>
 struct ExactMath<float> : ScalarMath<float> {
   static constexpr bool kExact = true;
   using ForLogSums = SumMath<float>;
-  static constexpr float kLog2E = 1.4426950408889634f;
   static constexpr float kLog2ELow = 1.925963033500701e-08f;  // what kLog2E is too small by
 
   JS_HD static float Exp(float x) { return expf(x); }
@@ -94,7 +95,7 @@ struct ExactMath<float> : ScalarMath<float> {
     const float share = Saturated(fmaf(x, kLog2E / kRange, kMiddle - whole * (1 / kRange)));
     const float n_and_magic = FmaDown(share, kRange, kMagic);
     const float rest = fmaf(x, kLog2E, (kBias - whole) - n_and_magic);
-    return HardwareExp2(rest + fmaf(x, kLog2ELow, -fraction)) * FromExponent(n_and_magic);
+    return Exp2(rest + fmaf(x, kLog2ELow, -fraction)) * FromExponent(n_and_magic);
   }
   // To 0 to 1; NaN to 0.
   JS_HD static float Saturated(float x) {
@@ -137,8 +138,6 @@ struct NarrowMath : ScalarMath<float> {
   using ForLogSums = SumMath<float>;
   // No thread adds so many terms that 16 bits would show it.
   static constexpr bool kPlainSums = true;
-  static constexpr float kLog2E = 1.4426950408889634f;
-  JS_HD static float Exp2(float x) { return HardwareExp2(x); }
   JS_HD static float Log2(float x) {
 #ifdef __CUDA_ARCH__
     float result;

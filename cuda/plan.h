@@ -397,6 +397,7 @@ constexpr Plan TilePlan(const Problem& p, const Device& device, Plan plan) {
 constexpr bool IsMasked(const Problem& p) { return p.rows.columns % VectorOf(p) != 0; }
 
 constexpr int BlockRegisters(const Problem& p) {
+  if (TakesTerms(p.op)) return kTermsRegisters;
   return kBlockRegisters[static_cast<int>(p.op)][*IndexOf(p.Types())][IsMasked(p)];
 }
 
@@ -407,7 +408,7 @@ constexpr Plan BlockPlan(const Problem& p, const Device& device, Plan plan) {
   }
   plan.shared_bytes = static_cast<int>(row_bytes + kScratchBytes + 15) / 16 * 16;
   plan.threads = kBlockThreads.front();
-  const int registers = TakesTerms(p.op) ? kTermsRegisters : BlockRegisters(p);
+  const int registers = BlockRegisters(p);
   const int resident = ResidentBlocks(device, plan.threads, registers, plan.shared_bytes);
   for (int threads : kBlockThreads) {
     // The largest block that leaves as many resident, and that the row keeps busy.
@@ -418,6 +419,17 @@ constexpr Plan BlockPlan(const Problem& p, const Device& device, Plan plan) {
   }
   plan.lanes_per_row = plan.threads;
   plan.rows_per_block = 1;
+  return plan;
+}
+
+constexpr bool HasQueue(const Problem& p) { return p.workspace_bytes >= kQueueBytes; }
+
+// A grid of clusters of the plan's blocks, of which a multiprocessor has room for `resident`: as
+// many as there is room for at a time, or one for each row.
+constexpr Plan OfClusters(const Problem& p, const Device& device, int resident, Plan plan) {
+  const int64_t clusters = int64_t{device.multiprocessors} * resident / plan.cluster_blocks;
+  plan.blocks = std::max<int64_t>(std::min(clusters, p.rows.Count()), 1) * plan.cluster_blocks;
+  plan.queues = HasQueue(p) && p.rows.Count() > clusters && !IsPerRow(p.op);
   return plan;
 }
 
@@ -435,12 +447,8 @@ constexpr Plan TermsClusterPlan(const Problem& p, const Device& device, Plan pla
   plan.lanes_per_row = plan.threads * plan.cluster_blocks;
   plan.rows_per_block = 1;
   const int resident = ResidentBlocks(device, plan.threads, kTermsRegisters, plan.shared_bytes);
-  const int64_t clusters = int64_t{device.multiprocessors} * std::max(resident, 1) / blocks;
-  plan.blocks = std::max<int64_t>(std::min(clusters, p.rows.Count()), 1) * blocks;
-  return plan;
+  return OfClusters(p, device, std::max(resident, 1), plan);
 }
-
-constexpr bool HasQueue(const Problem& p) { return p.workspace_bytes >= kQueueBytes; }
 
 constexpr Plan ClusterPlan(const Problem& p, const Device& device, Plan plan) {
   if (device.cluster_blocks < 2) return Refuse(plan, "the device has no clusters");
@@ -470,12 +478,8 @@ constexpr Plan ClusterPlan(const Problem& p, const Device& device, Plan plan) {
   plan.rows_per_block = 1;
   // The launch starts no more than are resident at a time: a cluster that had to wait for others to
   // finish would double the time.
-  const int resident =
-      std::max(ResidentBlocks(device, plan.threads, kClusterRegisters, plan.shared_bytes), 1);
-  const int64_t clusters = int64_t{device.multiprocessors} * resident / blocks;
-  plan.blocks = std::max<int64_t>(std::min(clusters, p.rows.Count()), 1) * blocks;
-  plan.queues = HasQueue(p) && p.rows.Count() > clusters;
-  return plan;
+  const int resident = ResidentBlocks(device, plan.threads, kClusterRegisters, plan.shared_bytes);
+  return OfClusters(p, device, std::max(resident, 1), plan);
 }
 
 constexpr Plan StreamPlan(const Problem& p, const Device& device, Plan plan) {
@@ -488,12 +492,8 @@ constexpr Plan StreamPlan(const Problem& p, const Device& device, Plan plan) {
   plan.lanes_per_row = plan.threads * plan.cluster_blocks;
   plan.rows_per_block = 1;
   plan.shared_bytes = 2 * kScratchBytes;
-  const int64_t resident = int64_t{device.multiprocessors} *
-                           StreamBlocks(plan.threads, TakesTerms(p.op) || IsPerRow(p.op)) /
-                           plan.cluster_blocks;
-  plan.blocks = std::max<int64_t>(std::min(resident, p.rows.Count()), 1) * plan.cluster_blocks;
-  plan.queues = HasQueue(p) && p.rows.Count() > resident && !IsPerRow(p.op);
-  return plan;
+  const int resident = StreamBlocks(plan.threads, TakesTerms(p.op) || IsPerRow(p.op));
+  return OfClusters(p, device, resident, plan);
 }
 
 constexpr bool CanSplit(const Problem& p) {
