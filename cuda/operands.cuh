@@ -169,9 +169,19 @@ struct Slice {
 // Which elements of a vector take part, where all do.
 struct AllKept {};
 
+// Which terms there may be: code for the others costs time where there are none.
+enum class TermsKind {
+  kNone,
+  kMasks,   // masks and scales, of rows that are whole vectors
+  kBiased,  // and a bias in vectors
+  kAny
+};
+
 // LOAD: elements in the op's compute type, converted from `Io`.
 template <typename Op, typename Io_>
 struct DirectLoad {
+  static constexpr auto kTerms = TermsKind::kNone;
+  static constexpr int kInputs = Op::kInputs;
   using Io = Io_;
   using T = typename Op::T;
   using E = Element<T, Op::kInputs>;
@@ -198,6 +208,12 @@ struct DirectLoad {
 
   // The row that is worked on as the i-th.
   __device__ __forceinline__ static int64_t RowAt(int64_t i, const Rows&) { return i; }
+
+  // Whether the vector has anything to look at.
+  template <typename W>
+  __device__ __forceinline__ static constexpr bool Sees(Row, const W&, typename W::Index) {
+    return true;
+  }
 
   // One input's vector as it lies in memory, neighbours of the row's edges included; all of a
   // vector that is not `present` is absent. Nothing is done with the elements: the next load would

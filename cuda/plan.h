@@ -172,11 +172,18 @@ inline constexpr int kWarpThreads = 128;
 // Lanes with few vectors of a row take as many rows as makes these.
 inline constexpr int kWarpPacks = 2;
 // Blocks of `threads` that the compiler must leave room for on a multiprocessor, by the bytes of
-// row that a lane holds. Left to itself it takes up to 158 registers in fp32 and 640 threads' fewer
-// loads in flight: softmax forward at 1024 fp32 columns ran at 0.87 of the copy limit (H200,
-// 2026-11). With more threads than these it spills (ptxas 13.0, sm_90).
-constexpr int BlocksFor(int threads, int row_bytes) {
-  return (row_bytes <= 64 ? 1024 : 640) / threads;
+// row that a lane holds, and the most threads where that is little. Left to itself it takes up to
+// 158 registers in fp32 and 640 threads' fewer loads in flight: softmax forward at 1024 fp32
+// columns ran at 0.87 of the copy limit (H200, 2026-11). With more threads than these it spills
+// (ptxas 13.0, sm_90).
+inline constexpr int kResidentThreads = 1024;
+// Of 16-bit rows and results: log-softmax of 512 and 2048 bf16 columns ran at 0.94 and 0.93 of the
+// copy limit with 48 registers, and at 0.97 with the 40 that these leave (H200, 2026-11).
+inline constexpr int kResidentNarrowThreads = 1536;
+// With masks and no other terms: causal rows of 1024 fp32 columns took 3 % longer without.
+inline constexpr int kResidentMaskedThreads = 1280;
+constexpr int BlocksFor(int threads, int row_bytes, int most) {
+  return (row_bytes <= 64 ? most : 640) / threads;
 }
 
 // The shortest rows of "registers", whose lanes hold 16 elements, or 32 of longer rows; and the
@@ -641,7 +648,9 @@ constexpr std::array<Strategy, 5> Preferred(const Problem& p, const Device& devi
   if (IsMasked(p) && p.rows.columns <= kTileColumns) {
     return {kTile, kWarp, kRegisters, shared, kStream};
   }
-  if (p.rows.columns > kRegistersColumns) return {kRegisters, kWarp, shared, kStream};
+  // Of so many columns, 16-bit rows are too few bytes for a block each.
+  const int64_t shortest = kRegistersColumns + (SizeOf(p.dtype) == 2 ? 1 : 0);
+  if (p.rows.columns >= shortest) return {kRegisters, kWarp, shared, kStream};
   return {kWarp, shared, kStream};
 }
 

@@ -8,13 +8,6 @@
 
 namespace jax_softmax::JS_ISA {
 
-// Which terms there may be: code for the others costs time where there are none.
-enum class TermsKind {
-  kMasks,   // masks and scales, of rows that are whole vectors
-  kBiased,  // and a bias in vectors
-  kAny
-};
-
 template <typename Op, typename Io_, TermsKind kKind>
 struct TermsLoad : DirectLoad<Op, Io_> {
   using Base = DirectLoad<Op, Io_>;
@@ -22,6 +15,7 @@ struct TermsLoad : DirectLoad<Op, Io_> {
   using T = typename Op::T;
   using E = typename Base::E;
   static_assert(Op::kInputs == 1);
+  static constexpr TermsKind kTerms = kKind;
   static constexpr bool kAny = kKind == TermsKind::kAny;
   static constexpr bool kHasBias = kKind != TermsKind::kMasks;
 
@@ -30,8 +24,9 @@ struct TermsLoad : DirectLoad<Op, Io_> {
   // What lies in memory for a vector of logits.
   template <int kVector>
   struct Raw {
+    // Garbage where the terms have none, and in vectors that are not present: of the logits, unless
+    // there may be any terms. With the branch there, one more of the kernels spills.
     Words<Io, kVector> x;
-    // Garbage where the terms have none, and in vectors that are not present.
     Words<uint8_t, kVector> mask;
     Words<Io, kVector> bias;
   };
@@ -83,14 +78,26 @@ struct TermsLoad : DirectLoad<Op, Io_> {
     return turn * terms.turns.Quotient(terms.rows) + among;
   }
 
+  // Whether the masks of whole rows and the causal one leave anything of the vector.
+  template <typename W>
+  __device__ __forceinline__ static bool Sees(const Row& row, const W& window,
+                                              typename W::Index pack) {
+    return pack * W::kVector - window.head < static_cast<typename W::Index>(row.seen);
+  }
+
   template <bool kLastUse = false, typename W>
   __device__ __forceinline__ Raw<W::kVector> Fetch(const Row& row, int input, const W& window,
                                                    typename W::Index pack,
                                                    bool present = true) const {
     const auto column = pack * W::kVector - window.head;
-    present = present && column < static_cast<typename W::Index>(row.seen);
+    present = present && Sees(row, window, pack);
     Raw<W::kVector> raw;
-    raw.x = Base::template Fetch<kLastUse>(typename Base::Row{}, input, window, pack, present);
+    if constexpr (kAny) {
+      raw.x = Base::template Fetch<kLastUse>(typename Base::Row{}, input, window, pack, present);
+    } else if (present) {
+      const Io* from = this->source[input] + window.Offset(pack);
+      raw.x = Words<Io, W::kVector>::template Load<kLastUse>(from);
+    }
     if constexpr (W::kWhole) {
       if (terms.mask_in_vectors && present) {
         raw.mask = Words<uint8_t, W::kVector>::Load(static_cast<const uint8_t*>(terms.mask) +

@@ -9,7 +9,8 @@ template <typename Op, typename Load, typename Store, int kVector, bool kWhole, 
 __global__ void __launch_bounds__(RegistersThreads(kVector* kPacks),
                                   BlocksFor(RegistersThreads(kVector* kPacks),
                                             kVector * kPacks * sizeof(typename Op::T) +
-                                                (!kWhole && !kFinishesFromTerm<Op>)))
+                                                (!kWhole && !kFinishesFromTerm<Op>),
+                                            ResidentThreads<Load, Store, kVector>()))
     RegistersKernel(Op op, Load load, Store store, Rows rows) {
   __shared__ __align__(16) unsigned char scratch[2][kScratchBytes / 2];
   const int threads = blockDim.x;
@@ -26,27 +27,24 @@ __global__ void __launch_bounds__(RegistersThreads(kVector* kPacks),
       raw[k][input] = load.Fetch(of_row, input, window, pack, pack < window.packs);
     }
   }
-  Element<typename Op::T, Op::kInputs> e[kPacks][kVector];
-  typename Load::Kept kept[kPacks];
-#pragma unroll
-  for (int k = 0; k < kPacks; ++k) {
-    kept[k] = load.Decode(of_row, window, threadIdx.x + k * threads, raw[k], e[k]);
-  }
-
-  typename Op::T y[kPacks][kVector];
+  typename Load::Kept kept[kPacks] = {};
   int turn = 0;
-  const auto result = RowInRegisters(
-      op, of_row, e, y,
+  const auto result = RowInRegisters<kPacks, kVector>(
+      op, of_row,
+      [&](int k, auto& e) {
+        const int pack = threadIdx.x + k * threads;
+        if (!load.Sees(of_row, window, pack)) return false;
+        kept[k] = load.Decode(of_row, window, pack, raw[k], e);
+        return true;
+      },
+      [&](int k, auto& y, const auto& result) {
+        const int pack = threadIdx.x + k * threads;
+        if (pack < window.packs) store(window, pack, y, kept[k], result);
+      },
       [&](const auto& statistic) { return BlockReduce(statistic, scratch[turn++ & 1]); },
       [](bool vote) { return vote; });
   if constexpr (kPerRow<Op>) {
     if (threadIdx.x == 0) store.At(row, result);
-  } else {
-#pragma unroll
-    for (int k = 0; k < kPacks; ++k) {
-      const int pack = threadIdx.x + k * threads;
-      if (pack < window.packs) store(window, pack, y[k], kept[k], result);
-    }
   }
 }
 

@@ -79,30 +79,31 @@ __global__ void __launch_bounds__(kTileThreads)
     const int start =
         (kInterleaved ? row / inner * panel + row % inner : row * columns) + lane * inner;
     const auto has = [&](int i) { return i < kCount - kMasked || i * kLanes < room; };
-    Element<T, kInputs> e[1][kCount];
+    const auto result = RowInRegisters<1, kCount>(
+        op, typename Load::Row{},
+        [&](int, auto& e) {
 #pragma unroll
-    for (int i = 0; i < kCount; ++i) {
+          for (int i = 0; i < kCount; ++i) {
 #pragma unroll
-      for (int input = 0; input < kInputs; ++input) {
-        e[0][i].value[input] =
-            has(i) ? Widen(tile[input * tile_elements + start + i * step]) : Op::Absent(input);
-      }
-    }
-    T y[1][kCount];
-    const auto result = RowInRegisters(
-        op, typename Load::Row{}, e, y,
+            for (int input = 0; input < kInputs; ++input) {
+              e[i].value[input] = has(i) ? Widen(tile[input * tile_elements + start + i * step])
+                                         : Op::Absent(input);
+            }
+          }
+          return true;
+        },
+        [&](int, const auto& y, const auto&) {
+          __syncwarp();  // all have read before any writes in place
+          if (first_row + group >= count) return;
+#pragma unroll
+          for (int i = 0; i < kCount; ++i) {
+            if (has(i)) tile[start + i * step] = NarrowTo<Io>(y[i]);
+          }
+        },
         [](const auto& statistic) { return SpreadReduce<kLanes, kSpread>(statistic); },
         [](bool vote) { return __any_sync(0xffffffffu, vote); });
     if constexpr (kPerRow<Op>) {
       if (lane == 0 && first_row + group < count) store.At(first_panel * inner + row, result);
-    } else {
-      __syncwarp();  // all have read before any writes in place
-      if (first_row + group < count) {
-#pragma unroll
-        for (int i = 0; i < kCount; ++i) {
-          if (has(i)) tile[start + i * step] = NarrowTo<Io>(y[0][i]);
-        }
-      }
     }
   }
   if constexpr (!kPerRow<Op>) {

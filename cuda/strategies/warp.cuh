@@ -9,9 +9,10 @@ namespace jax_softmax::JS_ISA {
 template <typename Op, typename Load, typename Store, int kVector, bool kWhole, int kPacks,
           int kRows>
 __global__ void __launch_bounds__(kWarpThreads,
-                                  BlocksFor(kWarpThreads, kVector * kPacks * kRows *
-                                                              sizeof(typename Op::T) *
-                                                              (Op::kInputs + 2 * kTakesTerms<Op>)))
+                                  BlocksFor(kWarpThreads,
+                                            kVector * kPacks * kRows * sizeof(typename Op::T) *
+                                                (Op::kInputs + 2 * kTakesTerms<Op>),
+                                            ResidentThreads<Load, Store, kVector>()))
     WarpKernel(Op op, Load load, Store store, Rows rows, int log2_lanes) {
   const int lanes = 1 << log2_lanes;
   const int groups = kWarpThreads >> log2_lanes;
@@ -47,24 +48,22 @@ __global__ void __launch_bounds__(kWarpThreads,
     const int64_t row = load.RowAt(first_row + r * groups, rows);
     const Window<kVector, kWhole> window(row, rows.columns);
     const int packs = packs_of(row, window);
-    Element<typename Op::T, Op::kInputs> e[kPacks][kVector];
-    typename Load::Kept kept[kPacks];
-#pragma unroll
-    for (int k = 0; k < kPacks; ++k) {
-      kept[k] = load.Decode(of_row[r], window, lane + k * lanes, raw[r][k], e[k]);
-    }
-    typename Op::T y[kPacks][kVector];
-    const auto result = RowInRegisters(
-        op, of_row[r], e, y,
+    typename Load::Kept kept[kPacks] = {};
+    const auto result = RowInRegisters<kPacks, kVector>(
+        op, of_row[r],
+        [&](int k, auto& e) {
+          const int pack = lane + k * lanes;
+          if (!load.Sees(of_row[r], window, pack)) return false;
+          kept[k] = load.Decode(of_row[r], window, pack, raw[r][k], e);
+          return true;
+        },
+        [&](int k, auto& y, const auto& result) {
+          if (lane + k * lanes < packs) store(window, lane + k * lanes, y, kept[k], result);
+        },
         [&](const auto& statistic) { return LaneGroupReduce(statistic, lanes); },
         [](bool vote) { return __any_sync(0xffffffffu, vote); });
     if constexpr (kPerRow<Op>) {
       if (lane == 0 && row < rows.outer) store.At(row, result);
-    } else {
-#pragma unroll
-      for (int k = 0; k < kPacks; ++k) {
-        if (lane + k * lanes < packs) store(window, lane + k * lanes, y[k], kept[k], result);
-      }
     }
   }
 }
