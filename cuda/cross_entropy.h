@@ -24,9 +24,10 @@ struct CrossEntropyGradient {
 
 inline constexpr int32_t kNoGradient = INT32_MIN;
 
-// Rows of a block, and blocks of a row.
+// Rows of a block, and blocks of a row; or vectors of the whole operand, where rows are none.
 struct MapPlan {
   int vector;
+  bool flat;
   int lanes;  // that share a row: a power of two
   int64_t parts;
   int64_t blocks;
@@ -34,10 +35,20 @@ struct MapPlan {
 
 inline constexpr int kMapThreads = 256;
 inline constexpr int kMapPacks = 4;  // vectors of a row that a thread takes
+inline constexpr int64_t kMapFlatColumns = int64_t{1} << 30;  // what a Divisor is good for
 
 constexpr MapPlan PlanMap(const Rows& rows, DataType dtype, int alignment) {
   MapPlan plan{};
   plan.vector = alignment % kVectorBytes == 0 ? kVectorBytes / SizeOf(dtype) : 1;
+  plan.flat = rows.columns % plan.vector != 0;
+  if (plan.flat && rows.columns >= kMapFlatColumns) {
+    plan.vector = 1;
+    plan.flat = false;
+  }
+  if (plan.flat) {
+    plan.blocks = CeilDiv(rows.Elements(), plan.vector * kMapThreads * kMapPacks);
+    return plan;
+  }
   const int64_t packs = PacksPerRow(rows.columns, plan.vector);
   plan.lanes =
       static_cast<int>(std::min<int64_t>(PowerOfTwoFrom(CeilDiv(packs, kMapPacks)), kMapThreads));

@@ -10,11 +10,14 @@ namespace jax_softmax::JS_ISA {
 // registers.
 template <typename Load, typename Store, int kVector>
 constexpr int ResidentThreads() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+  return kResidentThreads;  // a multiprocessor has no more
+#endif
   constexpr bool kNarrow = sizeof(typename Load::Io) == 2 && sizeof(typename Store::Io) == 2;
   if (kVector == 1) return kResidentThreads;
   if (Load::kTerms == TermsKind::kMasks) return kResidentMaskedThreads;
-  return Load::kTerms == TermsKind::kNone && Load::kInputs == 1 && kNarrow ? kResidentNarrowThreads
-                                                                           : kResidentThreads;
+  const bool one_input = Load::kTerms == TermsKind::kNone && Load::kInputs == 1;
+  return one_input && kNarrow ? kResidentNarrowThreads : kResidentThreads;
 }
 
 // Computes a row over both sweeps. `decode(k, e)` makes the elements of a thread's k-th vector, or

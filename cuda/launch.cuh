@@ -196,7 +196,8 @@ cudaError_t Run(const Call& call, cudaStream_t stream, int* resident) {
                 }
               }
               if constexpr (!kFewTerms) {
-                return launch_queue(StreamKernel<Op, Load, Store, vector, kWhole>);
+                return launch_queue(StreamKernel<Op, Load, Store, vector, kWhole>,
+                                    plan.shared_bytes - 2 * kScratchBytes);
               }
               return cudaErrorInvalidValue;
             default:

@@ -166,14 +166,13 @@ __global__ void __launch_bounds__(kBlockThreads.back())
 // The same for logits with terms, by a block or a cluster of them: what terms leave of a row is
 // kept in the compute type, so that no term is read twice.
 template <typename Op, typename Load, typename Store, int kVector, bool kWhole>
-__global__ void __launch_bounds__(kBlockThreads.back(),
-                                  TermsBlocks(sizeof(typename Op::T), Load::kAny && !kWhole))
+__global__ void __launch_bounds__(kTermsThreads.back(), TermsBlocks(sizeof(typename Op::T)))
     TermsKernel(Op op, Load load, Store store, Rows rows) {
   using T = typename Op::T;
   // Vectors of logits that lie apart, so that neighbouring threads' are neighbours.
   constexpr int kFull = kVectorBytes / sizeof(T);
   constexpr int kKept = kVector < kFull ? kVector : kFull, kParts = kVector / kKept;
-  constexpr int kBatch = kWhole && !Load::kAny ? 2 : 1;  // vectors under way
+  constexpr int kBatch = Load::kTerms == TermsKind::kMasks ? 4 : 2;  // vectors under way
   extern __shared__ __align__(16) unsigned char shared[];
   __shared__ Partial<Op> of_block[2];
   const Cluster cluster;

@@ -1,5 +1,5 @@
-// Strategy "stream": a block or a cluster of blocks per row of any length, read twice, statistics
-// folded online.
+// Strategy "stream": a block or a cluster of blocks per row of any length, read twice but for what
+// shared memory keeps of it, statistics folded online.
 #pragma once
 
 #include "../operands.cuh"
@@ -11,14 +11,19 @@ template <typename Op>
 inline constexpr int kStreamThreads = StreamThreads(Op::kInputs, kPerRow<Op>, kTakesTerms<Op>);
 
 template <typename Op>
+inline constexpr bool kKeepsStreamed = KeepsStreamed(kPerRow<Op>, kTakesTerms<Op>);
+
+template <typename Op>
 inline constexpr bool kFitsStreamScratch =
     kStreamThreads<Op> / kWarpLanes * sizeof(typename Op::First::Crossing) <= kScratchBytes / 2;
 
 template <typename Op, typename Load, typename Store, int kVector, bool kWhole>
 __global__ void __launch_bounds__(kStreamThreads<Op>,
                                   StreamBlocks(kStreamThreads<Op>, kTakesTerms<Op>))
-    StreamKernel(Op op, Load load, Store store, Rows rows, unsigned long long* counter) {
+    StreamKernel(Op op, Load load, Store store, Rows rows, int kept_bytes,
+                 unsigned long long* counter) {
   using T = typename Op::T;
+  using Raw = typename Load::template Raw<kVector>;
   // Vectors of a row that a thread loads before it uses the first.
   constexpr int kBatch = (kWhole && !kTakesTerms<Op> ? 4 : 2) / Op::kInputs;
   static_assert(kFitsStreamScratch<Op>);
@@ -29,7 +34,7 @@ __global__ void __launch_bounds__(kStreamThreads<Op>,
   const int64_t first = int64_t{threadIdx.x} + cluster.rank * blockDim.x;
   const int64_t stride = int64_t{blockDim.x} * cluster.blocks;
 
-  typename Load::template Raw<kVector> raw[kBatch][Op::kInputs];
+  Raw raw[kBatch][Op::kInputs];
   typename Load::Row of_row;
   const auto fetch = [&](const auto& window, int64_t k, auto needs, auto last_use) {
 #pragma unroll
@@ -39,6 +44,34 @@ __global__ void __launch_bounds__(kStreamThreads<Op>,
       for (int input = 0; input < Op::kInputs; ++input) {
         raw[b][input] = load.template Fetch<last_use>(of_row, input, window, pack,
                                                       needs(input) && pack < window.packs);
+      }
+    }
+  };
+
+  // Of the batches that the sweep reads first, and that it has reason to forget, shared memory
+  // keeps the inputs that it needs, each thread its own vectors.
+  constexpr bool kKeeps = kKeepsStreamed<Op>;
+  constexpr auto needed = [](int input) { return SweepsNeed<Op>(input); };
+  constexpr int kNeeded = [=] {
+    int count = 0;
+    for (int input = 0; input < Op::kInputs; ++input) count += needed(input);
+    return count;
+  }();
+  const int place_bytes = static_cast<int>(sizeof(Raw) * blockDim.x);
+  const int kept = kKeeps ? kept_bytes / (kBatch * kNeeded * place_bytes) : 0;
+  // Calls f with each kept vector of a batch and its place.
+  const auto each_kept = [&](int64_t batch, auto f) {
+    if constexpr (kKeeps) {
+      auto* place = reinterpret_cast<Raw*>(shared + 2 * kScratchBytes) + threadIdx.x;
+      place += static_cast<int>(batch) * (kBatch * kNeeded * blockDim.x);
+#pragma unroll
+      for (int b = 0; b < kBatch; ++b) {
+#pragma unroll
+        for (int input = 0; input < Op::kInputs; ++input) {
+          if (!needed(input)) continue;
+          f(raw[b][input], place);
+          place += blockDim.x;
+        }
       }
     }
   };
@@ -54,9 +87,8 @@ __global__ void __launch_bounds__(kStreamThreads<Op>,
     Partial<Op> part;
 #pragma unroll 1
     for (int64_t i = 0; i < batches; ++i) {
-      fetch(
-          window, first + i * kBatch * stride, [](int input) { return SweepsNeed<Op>(input); },
-          std::false_type{});
+      fetch(window, first + i * kBatch * stride, needed, std::false_type{});
+      if (i < kept) each_kept(i, [](const auto& vector, auto* place) { vector.Store(place); });
       Element<T, Op::kInputs> e[kBatch][kVector];
 #pragma unroll
       for (int b = 0; b < kBatch; ++b) {
@@ -82,7 +114,12 @@ __global__ void __launch_bounds__(kStreamThreads<Op>,
 #pragma unroll 1
       for (int64_t i = batches - 1; i >= 0; --i) {
         const int64_t k = first + i * kBatch * stride;
-        fetch(window, k, [](int) { return true; }, std::true_type{});
+        if (kKeeps && i < kept) {
+          fetch(window, k, [&](int input) { return !needed(input); }, std::true_type{});
+          each_kept(i, [](auto& vector, auto* place) { vector = vector.Load(place); });
+        } else {
+          fetch(window, k, [](int) { return true; }, std::true_type{});
+        }
 #pragma unroll
         for (int b = 0; b < kBatch; ++b) {
           Element<T, Op::kInputs> e[kVector];
