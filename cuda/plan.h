@@ -159,7 +159,8 @@ struct Plan {
 };
 
 // Where no other source is named, constants are from sweeps over strategies and geometries on an
-// H200 (2026-11); benchmarks/sweep.py compares strategies on the device present.
+// H200 (2026-11): benchmarks/results/h200-strategies.json, and by hand where geometries compete.
+// benchmarks/sweep.py compares strategies on the device present.
 
 // A lane keeps at most this much of an input's row in registers, in the compute type: with twice as
 // much, bf16 backward at 1024 columns fell from 1.02 to 0.82 of the copy limit (H200, 2026-11).
@@ -506,11 +507,14 @@ constexpr Plan StreamPlan(const Problem& p, const Device& device, Plan plan) {
   plan.shared_bytes = 2 * kScratchBytes;
   const int resident = StreamBlocks(plan.threads, TakesTerms(p.op) || IsPerRow(p.op));
   if (KeepsStreamed(IsPerRow(p.op), TakesTerms(p.op))) {
-    const int room = std::min(device.shared_per_block, device.shared_per_multiprocessor / resident -
-                                                           device.shared_reserved) -
-                     kStaticSharedBytes - plan.shared_bytes;
-    plan.shared_bytes += static_cast<int>(std::min<int64_t>(
-        room, CeilDiv(RowBytes(p), plan.cluster_blocks) + kStreamBatch * plan.threads));
+    const int64_t room =
+        std::min(device.shared_per_block,
+                 device.shared_per_multiprocessor / resident - device.shared_reserved) -
+        kStaticSharedBytes - plan.shared_bytes;
+    // Whole batches: of what is left, the multiprocessor makes cache.
+    const int64_t batch = plan.threads * kStreamBatch;
+    const int64_t batches = CeilDiv(CeilDiv(RowBytes(p), plan.cluster_blocks), batch);
+    plan.shared_bytes += static_cast<int>(std::min(room / batch, batches) * batch);
   }
   return OfClusters(p, device, resident, plan);
 }
