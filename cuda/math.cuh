@@ -74,29 +74,18 @@ struct ExactMath<float> : ScalarMath<float> {
 
   JS_HD static float Exp(float x) { return expf(x); }
   JS_HD static float ExpOfDifference(float x, float top) {
-    const float origin = Origin(top);
-    return Power(x - origin, Whole(top - origin), Fraction(top - origin));
+    // Where |top| is so large that integers near top * log2(e) are not exact, x differs from it by
+    // an exact difference, or by enough for the exponential to be 0.
+    const float origin = fabsf(top) > 0x1p21f ? top : 0;
+    const float from = top - origin;
+    const float whole = rintf(from * kLog2E);
+    const float fraction = fmaf(from, kLog2ELow, fmaf(from, kLog2E, -whole));
+    return Power(x - origin, whole, fraction);
   }
-  // Their common factor is 2^Fraction(top): without it the ratio is a power of two, and exact.
-  JS_HD static float ExpShifted(float x, float top) {
-    const float origin = Origin(top);
-    return Power(x - origin, Whole(top - origin), 0);
-  }
-  JS_HD static float ShiftedRatio(float from, float to) {
-    if (Origin(from) == 0 && Origin(to) == 0) return Exp2(Whole(from) - Whole(to));
-    const float fractions = Fraction(to - Origin(to)) - Fraction(from - Origin(from));
-    return ExpOfDifference(from, to) * Exp2(fractions);
-  }
+  JS_HD static float ExpShifted(float x, float top) { return ExpOfDifference(x, top); }
+  JS_HD static float ShiftedRatio(float from, float to) { return ExpOfDifference(from, to); }
 
  private:
-  // Where |top| is so large that integers near top * log2(e) are not exact, x differs from it by an
-  // exact difference, or by enough for the exponential to be 0.
-  JS_HD static float Origin(float top) { return fabsf(top) > 0x1p21f ? top : 0; }
-  // top * log2(e) as an integer and the rest.
-  JS_HD static float Whole(float top) { return rintf(top * kLog2E); }
-  JS_HD static float Fraction(float top) {
-    return fmaf(top, kLog2ELow, fmaf(top, kLog2E, -Whole(top)));
-  }
   // exp(x) / 2^(whole + fraction), of which `fraction` is at most about a half.
   JS_HD static float Power(float x, float whole, float fraction) {
     // n is x * log2(e) - whole, rounded, from -126 to 126, so that 2^n is a normal number: its

@@ -250,8 +250,11 @@ constexpr int StreamBlocks(int threads, bool many_registers) {
 inline constexpr int kStreamBlocks = 8;                // the most of a cluster
 inline constexpr int kStreamBatch = 4 * kVectorBytes;  // that a thread loads before it uses any
 // Whether it keeps what it has read in shared memory. Of a million bf16 columns' two inputs of 4 MB
-// that is a fifth of the traffic: 605 us became 548 (H200, 2026-11).
-constexpr bool KeepsStreamed(bool per_row, bool terms) { return !per_row && !terms; }
+// that is a fifth of the traffic: 605 us became 548 (H200, 2026-11). Where it converts, it has no
+// registers to spare.
+constexpr bool KeepsStreamed(bool per_row, bool terms, bool converts) {
+  return !per_row && !terms && !converts;
+}
 
 inline constexpr int kQueueBytes = 8;  // a counter of rows that are taken
 
@@ -506,7 +509,7 @@ constexpr Plan StreamPlan(const Problem& p, const Device& device, Plan plan) {
   plan.rows_per_block = 1;
   plan.shared_bytes = 2 * kScratchBytes;
   const int resident = StreamBlocks(plan.threads, TakesTerms(p.op) || IsPerRow(p.op));
-  if (KeepsStreamed(IsPerRow(p.op), TakesTerms(p.op))) {
+  if (KeepsStreamed(IsPerRow(p.op), TakesTerms(p.op), p.dtype != p.out_dtype)) {
     const int64_t room =
         std::min(device.shared_per_block,
                  device.shared_per_multiprocessor / resident - device.shared_reserved) -

@@ -10,7 +10,7 @@ namespace jax_softmax {
 // [op][pair of types][whether rows need masks, not being whole vectors]
 inline constexpr int kBlockRegisters[][kTypePairs.size()][2] = {
     // softmax
-    {{30, 31}, {56, 52}, {28, 32}, {28, 32}, {20, 26}, {20, 26}, {32, 32}, {32, 31}},
+    {{30, 31}, {56, 52}, {28, 32}, {28, 32}, {20, 26}, {20, 26}, {32, 32}, {32, 32}},
     // softmax_tangent
     {{24, 26}, {28, 30}, {30, 28}, {30, 30}, {22, 26}, {22, 26}, {32, 31}, {30, 30}},
     // log_softmax

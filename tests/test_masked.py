@@ -125,6 +125,15 @@ def test_a_sink_may_outweigh_every_logit(dtype, columns):
         np.testing.assert_allclose(got, -1000, rtol=8e-3 if dtype == "bfloat16" else 1e-6)
 
 
+@pytest.mark.parametrize("columns", [7, 1000, 9000])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
+def test_a_row_of_minus_infinity_is_its_sink_s(dtype, columns):
+    with jax.enable_x64(True):
+        x = jnp.full((4, columns), -jnp.inf, dtype)
+        for sink in (-1000.0, -1e30):
+            np.testing.assert_array_equal(masked_softmax(x, sink=sink).astype(np.float64), 0)
+
+
 @pytest.mark.parametrize("axis", [0, 1, 2, -1])
 def test_any_axis(axis):
     given = arrays(dtype=np.float32)

@@ -162,6 +162,21 @@ def test_rows_sum_to_one(n, implementation):
     np.testing.assert_allclose(got.sum(axis, dtype=np.float64), 1, rtol=0, atol=5e-7)
 
 
+@each_dtype
+@pytest.mark.parametrize("n", [1, 7, 300, 5000, 70_000])
+def test_the_only_finite_logit_of_a_row_gets_exactly_one(n, dtype, implementation):
+    axis = axis_of(implementation)
+    rng = np.random.default_rng(n)
+    x = np.full((40, n), -np.inf)
+    x[np.arange(40), rng.integers(n, size=40)] = rng.uniform(-200, 200, 40)
+    operand = np.moveaxis(x.astype(dtype), 1, axis)
+    if not accepts("softmax", operand.shape, dtype, axis, implementation):
+        pytest.skip(f"{implementation} takes no rows of {n} in {dtype}")
+    (got,) = run("softmax", [[operand]], [axis], implementation)
+    want = np.isfinite(x).astype(np.float64)
+    np.testing.assert_array_equal(np.moveaxis(got, axis, 1).astype(np.float64), want)
+
+
 @pytest.mark.parametrize("shift", [-1024.0, 0.5, 4096.0])
 def test_shifting_a_row_changes_its_last_digits_at_most(shift, implementation):
     axis = axis_of(implementation)

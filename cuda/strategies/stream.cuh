@@ -10,8 +10,9 @@ namespace jax_softmax::JS_ISA {
 template <typename Op>
 inline constexpr int kStreamThreads = StreamThreads(Op::kInputs, kPerRow<Op>, kTakesTerms<Op>);
 
-template <typename Op>
-inline constexpr bool kKeepsStreamed = KeepsStreamed(kPerRow<Op>, kTakesTerms<Op>);
+template <typename Op, typename Load, typename Store>
+inline constexpr bool kKeepsStreamed = KeepsStreamed(
+    kPerRow<Op>, kTakesTerms<Op>, !std::is_same_v<typename Load::Io, typename Store::Io>);
 
 template <typename Op>
 inline constexpr bool kFitsStreamScratch =
@@ -50,7 +51,7 @@ __global__ void __launch_bounds__(kStreamThreads<Op>,
 
   // Of the batches that the sweep reads first, and that it has reason to forget, shared memory
   // keeps the inputs that it needs, each thread its own vectors.
-  constexpr bool kKeeps = kKeepsStreamed<Op>;
+  constexpr bool kKeeps = kKeepsStreamed<Op, Load, Store>;
   constexpr auto needed = [](int input) { return SweepsNeed<Op>(input); };
   constexpr int kNeeded = [=] {
     int count = 0;
