@@ -266,7 +266,8 @@ JS_HD typename Op::Row CloseRow(const Op& op, const Row& row, typename Op::First
     if (row.has_sink) {
       const Element<typename Op::T, 1> sink[1] = {{row.sink}};
       if constexpr (kFinishesFromTerm<Op>) {
-        // Terms that were taken stay as they are; those of a row of -inf are all 0, however shifted.
+        // Terms that were taken stay as they are; those of a row of -inf are all 0, however
+        // shifted.
         const auto empty = first.value == typename Op::First{}.value;
         first.value = empty ? sink[0][0] : first.value;
         AddSecond(op, second, sink, op.Pivot(first));
