@@ -39,12 +39,11 @@ inline constexpr int64_t kMapFlatColumns = int64_t{1} << 30;  // what a Divisor 
 
 constexpr MapPlan PlanMap(const Rows& rows, DataType dtype, int alignment) {
   MapPlan plan{};
-  plan.vector = alignment % kVectorBytes == 0 ? kVectorBytes / SizeOf(dtype) : 1;
+  const int full = kVectorBytes / SizeOf(dtype);
+  const bool has_vectors =
+      alignment % kVectorBytes == 0 && (rows.columns % full == 0 || rows.columns < kMapFlatColumns);
+  plan.vector = has_vectors ? full : 1;
   plan.flat = rows.columns % plan.vector != 0;
-  if (plan.flat && rows.columns >= kMapFlatColumns) {
-    plan.vector = 1;
-    plan.flat = false;
-  }
   if (plan.flat) {
     plan.blocks = CeilDiv(rows.Elements(), plan.vector * kMapThreads * kMapPacks);
     return plan;

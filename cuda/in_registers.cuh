@@ -8,7 +8,7 @@ namespace jax_softmax::JS_ISA {
 
 // The most threads of a multiprocessor: see BlocksFor. Accesses of single elements, and terms, take
 // registers.
-template <typename Load, typename Store, int kVector>
+template <typename Op, typename Load, typename Store, int kVector>
 constexpr int ResidentThreads() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
   return kResidentThreads;  // a multiprocessor has no more
@@ -16,7 +16,7 @@ constexpr int ResidentThreads() {
   constexpr bool kNarrow = sizeof(typename Load::Io) == 2 && sizeof(typename Store::Io) == 2;
   if (kVector == 1) return kResidentThreads;
   if (Load::kTerms == TermsKind::kMasks) return kResidentMaskedThreads;
-  const bool one_input = Load::kTerms == TermsKind::kNone && Load::kInputs == 1;
+  const bool one_input = Load::kTerms == TermsKind::kNone && Op::kInputs == 1;
   return one_input && kNarrow ? kResidentNarrowThreads : kResidentThreads;
 }
 

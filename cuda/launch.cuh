@@ -197,7 +197,7 @@ cudaError_t Run(const Call& call, cudaStream_t stream, int* resident) {
               }
               if constexpr (!kFewTerms) {
                 return launch_queue(StreamKernel<Op, Load, Store, vector, kWhole>,
-                                    plan.shared_bytes - 2 * kScratchBytes);
+                                    plan.shared_bytes - plan.scratch_bytes);
               }
               return cudaErrorInvalidValue;
             default:

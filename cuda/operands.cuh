@@ -181,7 +181,6 @@ enum class TermsKind {
 template <typename Op, typename Io_>
 struct DirectLoad {
   static constexpr auto kTerms = TermsKind::kNone;
-  static constexpr int kInputs = Op::kInputs;
   using Io = Io_;
   using T = typename Op::T;
   using E = Element<T, Op::kInputs>;
@@ -216,16 +215,17 @@ struct DirectLoad {
   }
 
   // One input's vector as it lies in memory, neighbours of the row's edges included; all of a
-  // vector that is not `present` is absent. Nothing is done with the elements: the next load would
-  // wait.
-  template <bool kLastUse = false, typename W>
+  // vector that is not `present` is absent, or garbage where it is not filled. Nothing is done with
+  // the elements: the next load would wait.
+  template <bool kLastUse = false, bool kFills = true, typename W>
   __device__ __forceinline__ Raw<W::kVector> Fetch(Row, int input, const W& window,
                                                    typename W::Index pack,
                                                    bool present = true) const {
     using Whole = Raw<W::kVector>;
     const int64_t offset = window.Offset(pack);
     const Io* from = source[input] + offset;
-    Whole raw = AbsentRaw<W::kVector>(input);
+    Whole raw;
+    if constexpr (kFills || !W::kWhole) raw = AbsentRaw<W::kVector>(input);
     if constexpr (W::kWhole) {
       if (present) raw = Whole::template Load<kLastUse>(from);
     } else {

@@ -149,7 +149,7 @@ struct Plan {
   int64_t rows_per_block = 0;  // at a time; in a cluster, the blocks' together
   int vector = 1;              // elements per access
   int count_per_lane = 0;      // vectors of a row that a thread keeps in registers; tile: elements
-  int scratch_bytes = 0;       // of the shared memory, for reductions (panel)
+  int scratch_bytes = 0;       // of the shared memory, for reductions (panel, stream)
   int shared_bytes = 0;        // dynamic shared memory per block
   int shared_limit = 0;        // the most that the device allows it
   int64_t bytes_moved = 0;
@@ -247,14 +247,11 @@ constexpr int StreamThreads(int inputs, bool per_row, bool terms) {
 constexpr int StreamBlocks(int threads, bool many_registers) {
   return many_registers ? 3 : kStreamResidentThreads / threads;
 }
-inline constexpr int kStreamBlocks = 8;                // the most of a cluster
-inline constexpr int kStreamBatch = 4 * kVectorBytes;  // that a thread loads before it uses any
+inline constexpr int kStreamBlocks = 8;  // the most of a cluster
+inline constexpr int kStreamPacks = 4;   // that a thread loads before it uses any
 // Whether it keeps what it has read in shared memory. Of a million bf16 columns' two inputs of 4 MB
-// that is a fifth of the traffic: 605 us became 548 (H200, 2026-11). Where it converts, it has no
-// registers to spare.
-constexpr bool KeepsStreamed(bool per_row, bool terms, bool converts) {
-  return !per_row && !terms && !converts;
-}
+// that is a fifth of the traffic: 605 us became 548 (H200, 2026-11).
+constexpr bool KeepsStreamed(bool per_row, bool terms) { return !per_row && !terms; }
 
 inline constexpr int kQueueBytes = 8;  // a counter of rows that are taken
 
@@ -507,15 +504,16 @@ constexpr Plan StreamPlan(const Problem& p, const Device& device, Plan plan) {
       static_cast<int>(std::min<int64_t>(wanted, std::min(kStreamBlocks, device.cluster_blocks)));
   plan.lanes_per_row = plan.threads * plan.cluster_blocks;
   plan.rows_per_block = 1;
-  plan.shared_bytes = 2 * kScratchBytes;
+  plan.scratch_bytes = 2 * kScratchBytes;
+  plan.shared_bytes = plan.scratch_bytes;
   const int resident = StreamBlocks(plan.threads, TakesTerms(p.op) || IsPerRow(p.op));
-  if (KeepsStreamed(IsPerRow(p.op), TakesTerms(p.op), p.dtype != p.out_dtype)) {
+  if (KeepsStreamed(IsPerRow(p.op), TakesTerms(p.op))) {
     const int64_t room =
         std::min(device.shared_per_block,
                  device.shared_per_multiprocessor / resident - device.shared_reserved) -
         kStaticSharedBytes - plan.shared_bytes;
     // Whole batches: of what is left, the multiprocessor makes cache.
-    const int64_t batch = plan.threads * kStreamBatch;
+    const int64_t batch = int64_t{plan.threads} * kStreamPacks * kVectorBytes;
     const int64_t batches = CeilDiv(CeilDiv(RowBytes(p), plan.cluster_blocks), batch);
     plan.shared_bytes += static_cast<int>(std::min(room / batch, batches) * batch);
   }

@@ -93,12 +93,8 @@ struct TermsLoad : DirectLoad<Op, Io_> {
     const auto column = pack * W::kVector - window.head;
     present = present && IsLeft(row, column);
     Raw<W::kVector> raw;
-    if constexpr (kKind != TermsKind::kMasks) {
-      raw.x = Base::template Fetch<kLastUse>(typename Base::Row{}, input, window, pack, present);
-    } else if (present) {
-      const Io* from = this->source[input] + window.Offset(pack);
-      raw.x = Words<Io, W::kVector>::template Load<kLastUse>(from);
-    }
+    raw.x = Base::template Fetch<kLastUse, kKind != TermsKind::kMasks>({}, input, window, pack,
+                                                                       present);
     if constexpr (W::kWhole) {
       if (terms.mask_in_vectors && present) {
         raw.mask = Words<uint8_t, W::kVector>::Load(static_cast<const uint8_t*>(terms.mask) +

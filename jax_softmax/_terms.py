@@ -136,7 +136,9 @@ def _composed(
     if "sink" in operands:
         left, wide = _log_of_rest(z, operands["sink"], axis), _reference.compute_dtype(dtype)
         y = y.astype(wide)
-        y = (y + left if log else y * jnp.exp(left)).astype(dtype)
+        y = y + left if log else y * jnp.exp(left)
+        # The softmax of a row of -inf is NaN.
+        y = jnp.where(left == -jnp.inf, -jnp.inf if log else 0, y).astype(dtype)
     if keep is None:
         return y
     return jnp.where(keep, y, jnp.asarray(-jnp.inf if log else 0, dtype))

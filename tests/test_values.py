@@ -38,6 +38,14 @@ def run(op, inputs, axes, implementation, output_dtype=None):
         return jax.device_get(program(inputs))
 
 
+def flat_ulps(op, implementation):
+    """The bound however far elements are from the maximum, which plain JAX does not promise."""
+    if implementation == "xla":
+        return None
+    # A cluster multiplies each warp's terms by what they were shifted by in vain.
+    return FLAT_ULPS + (op == "softmax" and implementation == "cuda:cluster")
+
+
 @each_op
 @each_pair
 def test_matches_wider_arithmetic(op, dtype, output_dtype, implementation):
@@ -47,7 +55,7 @@ def test_matches_wider_arithmetic(op, dtype, output_dtype, implementation):
     for got, x, axis in zip(results, inputs, axes, strict=True):
         assert got.dtype == output_dtype
         if got.size:
-            flat = implementation != "xla"
+            flat = flat_ulps(op, implementation)
             assert_right(op, got, *x, axis=axis, flat=flat, context=implementation)
 
 

@@ -10,7 +10,7 @@ __global__ void __launch_bounds__(RegistersThreads(kVector* kPacks),
                                   BlocksFor(RegistersThreads(kVector* kPacks),
                                             kVector * kPacks * sizeof(typename Op::T) +
                                                 (!kWhole && !kFinishesFromTerm<Op>),
-                                            ResidentThreads<Load, Store, kVector>()))
+                                            ResidentThreads<Op, Load, Store, kVector>()))
     RegistersKernel(Op op, Load load, Store store, Rows rows) {
   __shared__ __align__(16) unsigned char scratch[2][kScratchBytes / 2];
   const int threads = blockDim.x;

@@ -10,9 +10,8 @@ namespace jax_softmax::JS_ISA {
 template <typename Op>
 inline constexpr int kStreamThreads = StreamThreads(Op::kInputs, kPerRow<Op>, kTakesTerms<Op>);
 
-template <typename Op, typename Load, typename Store>
-inline constexpr bool kKeepsStreamed = KeepsStreamed(
-    kPerRow<Op>, kTakesTerms<Op>, !std::is_same_v<typename Load::Io, typename Store::Io>);
+template <typename Op>
+inline constexpr bool kKeepsStreamed = KeepsStreamed(kPerRow<Op>, kTakesTerms<Op>);
 
 template <typename Op>
 inline constexpr bool kFitsStreamScratch =
@@ -25,8 +24,11 @@ __global__ void __launch_bounds__(kStreamThreads<Op>,
                  unsigned long long* counter) {
   using T = typename Op::T;
   using Raw = typename Load::template Raw<kVector>;
-  // Vectors of a row that a thread loads before it uses the first.
-  constexpr int kBatch = (kWhole && !kTakesTerms<Op> ? 4 : 2) / Op::kInputs;
+  // Vectors of a row that a thread loads before it uses the first: fewer where they, their masks or
+  // what becomes of them takes more registers.
+  constexpr bool kWidens = sizeof(typename Store::Io) > sizeof(typename Load::Io);
+  constexpr bool kMost = kWhole && !kTakesTerms<Op> && !kWidens;
+  constexpr int kBatch = (kMost ? kStreamPacks : kStreamPacks / 2) / Op::kInputs;
   static_assert(kFitsStreamScratch<Op>);
   extern __shared__ __align__(16) unsigned char shared[];
   __shared__ Partial<Op> of_block[2];
@@ -51,7 +53,7 @@ __global__ void __launch_bounds__(kStreamThreads<Op>,
 
   // Of the batches that the sweep reads first, and that it has reason to forget, shared memory
   // keeps the inputs that it needs, each thread its own vectors.
-  constexpr bool kKeeps = kKeepsStreamed<Op, Load, Store>;
+  constexpr bool kKeeps = kKeepsStreamed<Op>;
   constexpr auto needed = [](int input) { return SweepsNeed<Op>(input); };
   constexpr int kNeeded = [=] {
     int count = 0;
@@ -61,10 +63,10 @@ __global__ void __launch_bounds__(kStreamThreads<Op>,
   const int place_bytes = static_cast<int>(sizeof(Raw) * blockDim.x);
   const int kept = kKeeps ? kept_bytes / (kBatch * kNeeded * place_bytes) : 0;
   // Calls f with each kept vector of a batch and its place.
-  const auto each_kept = [&](int64_t batch, auto f) {
+  const auto each_kept = [&](int batch, auto f) {
     if constexpr (kKeeps) {
       auto* place = reinterpret_cast<Raw*>(shared + 2 * kScratchBytes) + threadIdx.x;
-      place += static_cast<int>(batch) * (kBatch * kNeeded * blockDim.x);
+      place += batch * (kBatch * kNeeded * blockDim.x);
 #pragma unroll
       for (int b = 0; b < kBatch; ++b) {
 #pragma unroll
@@ -83,11 +85,11 @@ __global__ void __launch_bounds__(kStreamThreads<Op>,
     queue.Ask();
     const Window<kVector, kWhole, int64_t> window(queue.row, rows.columns);
     of_row = load.ForRow(queue.row, rows);
-    const int64_t batches = (window.packs + kBatch * stride - 1) / (kBatch * stride);
+    const int batches = static_cast<int>((window.packs + kBatch * stride - 1) / (kBatch * stride));
 
     Partial<Op> part;
 #pragma unroll 1
-    for (int64_t i = 0; i < batches; ++i) {
+    for (int i = 0; i < batches; ++i) {
       fetch(window, first + i * kBatch * stride, needed, std::false_type{});
       if (i < kept) each_kept(i, [](const auto& vector, auto* place) { vector.Store(place); });
       Element<T, Op::kInputs> e[kBatch][kVector];
@@ -113,7 +115,7 @@ __global__ void __launch_bounds__(kStreamThreads<Op>,
     } else {
       // Backwards: what was read last is still in the cache.
 #pragma unroll 1
-      for (int64_t i = batches - 1; i >= 0; --i) {
+      for (int i = batches - 1; i >= 0; --i) {
         const int64_t k = first + i * kBatch * stride;
         if (kKeeps && i < kept) {
           fetch(window, k, [&](int input) { return !needed(input); }, std::true_type{});
@@ -143,7 +145,7 @@ template <typename Op, typename Load, typename Store, int kVector, bool kWhole>
 __global__ void __launch_bounds__(kStreamThreads<Op>, StreamBlocks(kStreamThreads<Op>, true))
     ReduceKernel(Op op, Load load, Store store, Rows rows) {
   using W = Window<kVector, kWhole>;  // longer rows are a cluster's
-  constexpr int kBatch = 4;
+  constexpr int kBatch = kStreamPacks;
   const int threads = blockDim.x;
   __shared__ __align__(16) unsigned char shared[2][kScratchBytes];
   typename Load::template Raw<kVector> raw[kBatch][Op::kInputs];
