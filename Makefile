@@ -53,9 +53,12 @@ gpu-test:
 # A process for each tool and strategy: `make -j 20 -k sanitize`.
 sanitize: $(foreach part,$(SMOKE),memcheck-$(part) racecheck-$(part))
 
-memcheck-% racecheck-%:
-	XLA_PYTHON_CLIENT_PREALLOCATE=false compute-sanitizer --tool $(firstword $(subst -, ,$@)) \
-	    --error-exitcode 1 $(PYTHON) tools/smoke.py $*
+# Two rules: a pattern rule of two targets would run once for both.
+RUN_SANITIZER = XLA_PYTHON_CLIENT_PREALLOCATE=false compute-sanitizer --error-exitcode 1
+memcheck-%:
+	$(RUN_SANITIZER) --tool memcheck $(PYTHON) tools/smoke.py $*
+racecheck-%:
+	$(RUN_SANITIZER) --tool racecheck $(PYTHON) tools/smoke.py $*
 
 # The log of a build from scratch with JAX_SOFTMAX_PTXAS_REPORT=ON for sm_90.
 check-kernels: $(VENV)/installed

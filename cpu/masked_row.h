@@ -151,8 +151,8 @@ JS_HD void RunLongMaskedRow(const Op& op, const cpu::Call& call, int64_t index) 
                        whole.second);
   }
   whole.second = MergeLanes<M>(whole.second, /*inner=*/1);
-  const T sink = T{} + SinksOf<Op, M>(call, index, 1)[0][0];
-  AddOnline(op, whole, {{{{sink}}}});
+  const Element<T, 1> sink[1] = {{T{} + SinksOf<Op, M>(call, index, 1)[0][0]}};
+  AddOnline(op, whole, sink);
 
   const typename Op::Row result = op.Close(whole.first, whole.second);
   Out* output = static_cast<Out*>(call.output) + index * call.rows.columns;

@@ -143,7 +143,7 @@ cudaError_t Run(const Call& call, cudaStream_t stream, int* resident) {
       }
     case Strategy::kTile: {
       const auto launch_tile = [&](auto kernel) {
-        return launch(kernel, static_cast<int>(plan.rows_per_block / rows.inner));
+        return launch(kernel, static_cast<int>(plan.rows_per_block / rows.inner), plan.rows_apart);
       };
       if constexpr (kTerms || sizeof(In) > 4 || !std::is_same_v<In, Out>) {
         return cudaErrorInvalidValue;
@@ -167,14 +167,14 @@ cudaError_t Run(const Call& call, cudaStream_t stream, int* resident) {
       break;
   }
   return WithConstant<kFewTerms ? kFullVector : 1, kFullVector>(plan.vector, [&](auto vector) {
-    return WithConstant<true, (vector == 1 || kFewTerms)>(
+    return WithConstant<true, (vector == 1 || kKind == TermsKind::kBiased)>(
         rows.columns % vector == 0, [&](auto whole) {
           constexpr bool kWhole = whole;
           switch (plan.strategy) {
             case Strategy::kWarp:
               return WithConstant<1, 2, 4, kMaxPacksPerLane>(plan.count_per_lane, [&](auto packs) {
                 constexpr int kRowBytes = vector * packs * sizeof(typename Op::T);
-                if constexpr (kRowBytes <= kMaxRowBytesPerLane) {
+                if constexpr (kRowBytes <= kMaxRowBytesPerLane && (kWhole || !kFewTerms)) {
                   constexpr int kRows = packs < kWarpPacks ? kWarpPacks / packs : 1;
                   return launch(WarpKernel<Op, Load, Store, vector, kWhole, packs, kRows>,
                                 log2_lanes);
@@ -254,15 +254,16 @@ cudaError_t RunAs(const Call& call, cudaStream_t stream, int* resident) {
   using Op = typename OpForTypes<OpOf, In, Out>::Type;
   if constexpr (kTakesTerms<Op>) {
     const Terms& terms = call.terms;
-    const Strategy strategy = call.plan.strategy;
-    const bool on_chip = strategy == Strategy::kWarp || strategy == Strategy::kRegisters;
-    const bool in_shared = strategy == Strategy::kBlock || strategy == Strategy::kCluster;
-    const bool whole = call.plan.vector > 1 && call.problem.rows.columns % call.plan.vector == 0;
-    if (whole && terms.sink == nullptr && !terms.caps) {
-      if (terms.bias == nullptr && (on_chip || in_shared)) {
+    const Plan& plan = call.plan;
+    const bool warp = plan.strategy == Strategy::kWarp;
+    const bool registers = plan.strategy == Strategy::kRegisters;
+    const bool shared = plan.strategy == Strategy::kBlock || plan.strategy == Strategy::kCluster;
+    const bool whole = call.problem.rows.columns % plan.vector == 0;
+    if (plan.vector > 1 && terms.sink == nullptr && !terms.caps) {
+      if (terms.bias == nullptr && (registers || shared || (warp && whole))) {
         return Run<Op, In, Out, TermsKind::kMasks>(call, stream, resident);
       }
-      if (terms.bias_in_vectors && on_chip) {
+      if (terms.bias_in_vectors && whole && (registers || warp)) {
         return Run<Op, In, Out, TermsKind::kBiased>(call, stream, resident);
       }
     }

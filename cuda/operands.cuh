@@ -1,4 +1,4 @@
-// How elements arrive and leave: LOAD and STORE functors, aligned vectors, masked row edges.
+// How elements arrive and leave: LOAD and STORE functors, aligned vectors, rows' edges.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -45,7 +45,7 @@ struct Pack {
   Io element[kVector];
 
   // By instructions of its own: beside the masked stores of a row's edges, the compiler splits an
-  // assignment into elements all the same (nvcc 13.0, the block kernels' PTX).
+  // assignment into elements all the same (nvcc 13.0).
   template <bool kLastUse = false>
   __device__ __forceinline__ void StoreGlobal(void* to) const {
     Word words[kWords];
@@ -112,6 +112,8 @@ struct Words {
   }
 };
 
+// How a row is covered by vectors: a Window masks the edges, a Body leaves them out.
+
 // A row as the aligned vectors that it touches. Offsets are in elements from the operand's start,
 // so that the same window serves every operand.
 //
@@ -120,6 +122,7 @@ template <int kVector_, bool kWhole_, typename Index_ = int>
 struct Window {
   static constexpr int kVector = kVector_;
   static constexpr bool kWhole = kWhole_;
+  static constexpr bool kMasks = !kWhole;  // whether a vector may have elements of no use
   using Index = Index_;
 
   int64_t base;   // offset of the first vector: a multiple of kVector
@@ -148,13 +151,47 @@ struct Window {
   }
 };
 
-// The part of a row that one of `blocks` blocks takes: `packs` vectors of the row's window.
-template <int kVector_, bool kWhole_>
-struct Slice {
+// A row that may start anywhere as the aligned vectors within it. The edges, the elements before
+// and after these, are fewer than two vectors': an Edge of single threads has them.
+template <int kVector_>
+struct Body {
   static constexpr int kVector = kVector_;
-  static constexpr bool kWhole = kWhole_;
+  static constexpr bool kWhole = false;
+  static constexpr bool kMasks = false;
+  using Index = int;
 
-  Window<kVector, kWhole> window;
+  int64_t base;  // offset of the first vector
+  int head;      // minus the number of edge elements before it
+  int columns;   // of the row
+  int packs;
+
+  __device__ __forceinline__ Body(int64_t row, int64_t row_columns)
+      : columns(static_cast<int>(row_columns)) {
+    const int64_t start = row * row_columns;
+    const int before = min(static_cast<int>(-start & (kVector - 1)), columns);
+    base = start + before;
+    head = -before;
+    packs = (columns - before) / kVector;
+  }
+  __device__ __forceinline__ int64_t Offset(int pack) const {
+    return base + static_cast<int64_t>(pack) * kVector;
+  }
+  // The column after the last vector's.
+  __device__ __forceinline__ int End() const { return packs * kVector - head; }
+  // How many elements are in no vector, and their columns.
+  __device__ __forceinline__ int Edges() const { return columns - packs * kVector; }
+  __device__ __forceinline__ int EdgeColumn(int i) const {
+    return i < -head ? i : i + packs * kVector;
+  }
+};
+
+template <int kVector, bool kWhole>
+using BodyOf = std::conditional_t<kWhole, Window<kVector, true>, Body<kVector>>;
+
+// The part of a row that one of `blocks` blocks takes: `packs` vectors of the row's window.
+template <typename W>
+struct Slice {
+  W window;
   int begin;
   int packs;
 
@@ -172,15 +209,16 @@ struct AllKept {};
 // Which terms there may be: code for the others costs time where there are none.
 enum class TermsKind {
   kNone,
-  kMasks,   // masks and scales, of rows that are whole vectors
-  kBiased,  // and a bias in vectors
+  kMasks,   // masks and scales
+  kBiased,  // and a bias in vectors, of rows that are these
   kAny
 };
 
 // LOAD: elements in the op's compute type, converted from `Io`.
-template <typename Op, typename Io_>
+template <typename Op_, typename Io_>
 struct DirectLoad {
   static constexpr auto kTerms = TermsKind::kNone;
+  using Op = Op_;
   using Io = Io_;
   using T = typename Op::T;
   using E = Element<T, Op::kInputs>;
@@ -225,8 +263,8 @@ struct DirectLoad {
     const int64_t offset = window.Offset(pack);
     const Io* from = source[input] + offset;
     Whole raw;
-    if constexpr (kFills || !W::kWhole) raw = AbsentRaw<W::kVector>(input);
-    if constexpr (W::kWhole) {
+    if constexpr (kFills || W::kMasks) raw = AbsentRaw<W::kVector>(input);
+    if constexpr (!W::kMasks) {
       if (present) raw = Whole::template Load<kLastUse>(from);
     } else {
       if (present && offset + W::kVector <= elements) {
@@ -261,7 +299,8 @@ struct DirectLoad {
                                                 const Raw<W::kVector> (&raw)[Op::kInputs],
                                                 E (&e)[W::kVector]) {
     Decode(raw, e);
-    if (!window.IsWhole(pack)) {
+    if constexpr (W::kMasks) {
+      if (window.IsWhole(pack)) return {};
 #pragma unroll
       for (int i = 0; i < W::kVector; ++i) {
         if (!window.Has(pack, i)) e[i] = Absent();
@@ -270,7 +309,7 @@ struct DirectLoad {
     return {};
   }
 
-  // A single element anywhere, for strategies without vectors.
+  // A single element anywhere: of an edge, or for strategies without vectors.
   __device__ __forceinline__ Kept At(Row, int64_t, int64_t offset, E& e) const {
 #pragma unroll
     for (int input = 0; input < Op::kInputs; ++input) e.value[input] = Widen(source[input][offset]);
@@ -307,11 +346,16 @@ struct DirectStore {
                                              std::bool_constant<kLastUse> = {}) const {
     const auto packed = Packed(y);
     Io* to = target + window.Offset(pack);
-    if (window.IsWhole(pack)) return packed.template StoreGlobal<kLastUse>(to);
+    if constexpr (W::kMasks) {
+      if (!window.IsWhole(pack)) {
 #pragma unroll
-    for (int i = 0; i < W::kVector; ++i) {
-      if (window.Has(pack, i)) to[i] = packed.element[i];
+        for (int i = 0; i < W::kVector; ++i) {
+          if (window.Has(pack, i)) to[i] = packed.element[i];
+        }
+        return;
+      }
     }
+    packed.template StoreGlobal<kLastUse>(to);
   }
 
   // The same of a row with that result, of which only the `kept` elements took part.
@@ -335,6 +379,50 @@ struct DirectStore {
   __device__ __forceinline__ void At(int64_t offset, T y) const {
     target[offset] = NarrowTo<Io>(y);
   }
+};
+
+// Where vectors leave nothing out.
+struct NoEdge {
+  static constexpr bool kAny = false;
+};
+
+// A thread's element of the edges that a Body leaves out, of which the first warp has all; nothing
+// where rows are whole vectors.
+template <typename Load, typename Store, typename W>
+struct Edge {
+  using Op = typename Load::Op;
+  static constexpr bool kAny = !W::kWhole;
+  static_assert(2 * kVectorBytes / sizeof(typename Load::Io) <= kWarpLanes);
+  using E = Element<typename Op::T, Op::kInputs>;
+
+  E e[1] = {Load::Absent()};
+
+  // `takes` is for one of a row's blocks.
+  __device__ __forceinline__ Edge(const Load& load, const Store& store,
+                                  const typename Load::Row& row, const W& body, bool takes = true)
+      : store_(store), body_(body), takes_(takes) {
+    if constexpr (kAny) {
+      if (Has()) kept_ = load.At(row, Column(), Offset(), e[0]);
+    }
+  }
+  // Whether this thread's warp has any.
+  __device__ __forceinline__ static bool IsHere() { return kAny && threadIdx.x < kWarpLanes; }
+
+  __device__ __forceinline__ void Put(typename Op::T y, const typename Op::Row& result) const {
+    if (Has()) store_.At(Offset(), y, kept_, result);
+  }
+
+ private:
+  __device__ __forceinline__ bool Has() const { return takes_ && threadIdx.x < body_.Edges(); }
+  __device__ __forceinline__ int Column() const { return body_.EdgeColumn(threadIdx.x); }
+  __device__ __forceinline__ int64_t Offset() const {
+    return body_.Offset(0) + body_.head + Column();
+  }
+
+  const Store& store_;
+  const W& body_;
+  bool takes_;
+  typename Load::Kept kept_ = {};
 };
 
 }  // namespace jax_softmax::JS_ISA

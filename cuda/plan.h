@@ -147,6 +147,7 @@ struct Plan {
   bool overlaps = false;       // its second kernel may start before the first ends (split)
   bool queues = false;         // rows go to the next block or cluster that is free
   int64_t rows_per_block = 0;  // at a time; in a cluster, the blocks' together
+  int rows_apart = 1;          // of those that a warp takes side by side (tile)
   int vector = 1;              // elements per access
   int count_per_lane = 0;      // vectors of a row that a thread keeps in registers; tile: elements
   int scratch_bytes = 0;       // of the shared memory, for reductions (panel, stream)
@@ -241,11 +242,11 @@ inline constexpr int kClusterNotesBytes = 2 * kClusterThreads / kWarpLanes * kCl
 // Of a multiprocessor's threads, with room for the vectors that each has under way, half.
 inline constexpr int kStreamResidentThreads = 1024;
 constexpr int StreamThreads(int inputs, bool per_row, bool terms) {
-  return per_row || terms ? 256 : inputs == 1 ? 512 : 1024;
+  return per_row ? 128 : terms ? 256 : inputs == 1 ? 512 : 1024;
 }
-// Blocks of a multiprocessor: terms, and vectors fetched ahead, take registers.
-constexpr int StreamBlocks(int threads, bool many_registers) {
-  return many_registers ? 3 : kStreamResidentThreads / threads;
+// Blocks of a multiprocessor: terms take registers.
+constexpr int StreamBlocks(int threads, bool terms) {
+  return terms ? 3 : kStreamResidentThreads / threads;
 }
 inline constexpr int kStreamBlocks = 8;  // the most of a cluster
 inline constexpr int kStreamPacks = 4;   // that a thread loads before it uses any
@@ -298,8 +299,7 @@ constexpr int ComputeBytes(DataType type) { return type == DataType::kF64 ? 8 : 
 constexpr bool HasFullVectors(const Problem& p) { return p.alignment % kVectorBytes == 0; }
 
 // Elements per access: 16 bytes of an input where all operands start at such an address (a narrower
-// result would do with less). Rows need not: a row is covered by the aligned vectors that it
-// touches, with masked edges.
+// result would do with less). Rows need not: see Window and Body in operands.cuh.
 constexpr int VectorOf(const Problem& p) {
   return HasFullVectors(p) ? kVectorBytes / SizeOf(p.dtype) : 1;
 }
@@ -369,6 +369,23 @@ constexpr Plan RegistersPlan(const Problem& p, Plan plan) {
   return plan;
 }
 
+// The most words that fall into one bank of shared memory where groups of `lanes` lanes access
+// neighbouring elements of rows that lie `apart` rows from each other: how often that is repeated.
+constexpr int BankConflicts(int64_t columns, int element_bytes, int lanes, int apart) {
+  constexpr int kBanks = 32, kWordBytes = 4;
+  std::array<int, kBanks> words{};
+  int64_t last = -1;
+  for (int group = 0; group < kWarpLanes / lanes; ++group) {
+    const int64_t first = group * apart * columns;
+    for (int lane = 0; lane < lanes; ++lane) {
+      const int64_t word = (first + lane) * element_bytes / kWordBytes;
+      if (word != last) ++words[word % kBanks];
+      last = word;
+    }
+  }
+  return *std::max_element(words.begin(), words.end());
+}
+
 constexpr Plan TilePlan(const Problem& p, const Device& device, Plan plan) {
   const bool interleaved = p.rows.inner > 1;
   const int64_t columns = std::max<int64_t>(p.rows.columns, 1);
@@ -386,6 +403,16 @@ constexpr Plan TilePlan(const Problem& p, const Device& device, Plan plan) {
     plan.lanes_per_row = static_cast<int>(PowerOfTwoFrom(CeilDiv(columns, 16)));
     const int64_t held = CeilDiv(columns, plan.lanes_per_row);
     plan.count_per_lane = held == 9 || held == 10 ? 10 : static_cast<int>(CeilDiv(held, 4)) * 4;
+    // Of 16 bits, rows of 21, 33, 65 and 127 columns that are neighbours ran at 0.84, 0.84, 0.65
+    // and 0.70 of the copy limit, and at 0.94, 0.91, 0.85 and 0.93 where a warp's are apart (H200,
+    // 2026-11). Two words in a bank cost nothing, nor do more of 32 bits.
+    constexpr int kWarps = kTileThreads / kWarpLanes;
+    const auto conflicts = [&](int apart) {
+      return BankConflicts(columns, SizeOf(p.dtype), plan.lanes_per_row, apart);
+    };
+    if (SizeOf(p.dtype) == 2 && conflicts(1) > 2 && conflicts(kWarps) < conflicts(1)) {
+      plan.rows_apart = kWarps;
+    }
   }
   // As many panels as make whole vectors, and about kTileBytes.
   const int64_t inner = std::max<int64_t>(p.rows.inner, 1);
@@ -499,14 +526,14 @@ constexpr Plan StreamPlan(const Problem& p, const Device& device, Plan plan) {
   plan.threads = StreamThreads(p.inputs, IsPerRow(p.op), TakesTerms(p.op));
   // Threads take some vectors each before a row gets more blocks; many where nothing is written.
   const int64_t wanted =
-      PowerOfTwoFrom(CeilDiv(PacksPerRow(p), plan.threads * (IsPerRow(p.op) ? 64 : 16)));
+      PowerOfTwoFrom(CeilDiv(PacksPerRow(p), plan.threads * (IsPerRow(p.op) ? 128 : 16)));
   plan.cluster_blocks =
       static_cast<int>(std::min<int64_t>(wanted, std::min(kStreamBlocks, device.cluster_blocks)));
   plan.lanes_per_row = plan.threads * plan.cluster_blocks;
   plan.rows_per_block = 1;
   plan.scratch_bytes = 2 * kScratchBytes;
   plan.shared_bytes = plan.scratch_bytes;
-  const int resident = StreamBlocks(plan.threads, TakesTerms(p.op) || IsPerRow(p.op));
+  const int resident = StreamBlocks(plan.threads, TakesTerms(p.op));
   if (KeepsStreamed(IsPerRow(p.op), TakesTerms(p.op))) {
     const int64_t room =
         std::min(device.shared_per_block,

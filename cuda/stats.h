@@ -302,4 +302,16 @@ JS_HD void AddOnline(const Op& op, Partial<Op>& into,
   }
 }
 
+// The same of one vector.
+template <typename Op, int kCount>
+JS_HD void AddOnline(const Op& op, Partial<Op>& into,
+                     const Element<typename Op::T, Op::kInputs> (&e)[kCount]) {
+  const typename Op::First before = into.first;
+  AddFirst(op, into.first, e);
+  if constexpr (Op::kSweeps == 2) {
+    op.Rescale(into.second, before, into.first);
+    AddSecond(op, into.second, e, op.Pivot(into.first));
+  }
+}
+
 }  // namespace jax_softmax::JS_ISA

@@ -26,7 +26,7 @@ struct TermsLoad : DirectLoad<Op, Io_> {
   struct Raw {
     Words<Io, kVector> x;  // with masks alone, garbage in vectors that are not present
     // Garbage where the terms have none, and in vectors that are not present.
-    Words<uint8_t, kVector> mask;
+    unsigned mask[kVector / 4 + 1];  // in the words that have it, wherever it begins in the first
     Words<Io, kVector> bias;
   };
 
@@ -97,12 +97,21 @@ struct TermsLoad : DirectLoad<Op, Io_> {
                                                                        present);
     if constexpr (W::kWhole) {
       if (terms.mask_in_vectors && present) {
-        raw.mask = Words<uint8_t, W::kVector>::Load(static_cast<const uint8_t*>(terms.mask) +
-                                                    row.mask + column);
+        const auto mask = Words<uint8_t, W::kVector>::Load(MaskAt(row, column));
+        memcpy(raw.mask, mask.word, sizeof(mask.word));
       }
       if (kHasBias && terms.bias_in_vectors && present) {
         raw.bias =
             Words<Io, W::kVector>::Load(static_cast<const Io*>(terms.bias) + row.bias + column);
+      }
+    } else if constexpr (kMaskInWords<W>) {
+      if (present && MaskRuns()) {
+        const uint8_t* from = MaskAt(row, column);
+        const auto* word = reinterpret_cast<const unsigned*>(from - BytesBefore(from));
+        constexpr int kWords = W::kVector / 4;
+#pragma unroll
+        for (int i = 0; i < kWords; ++i) raw.mask[i] = word[i];
+        if (BytesBefore(from) > 0) raw.mask[kWords] = word[kWords];
       }
     }
     return raw;
@@ -114,7 +123,8 @@ struct TermsLoad : DirectLoad<Op, Io_> {
                                          E (&e)[W::kVector]) const {
     constexpr int kVector = W::kVector;
     const auto column = pack * kVector - window.head;  // of the first element
-    const auto end = static_cast<typename W::Index>(row.seen);
+    auto end = static_cast<typename W::Index>(row.seen);
+    if constexpr (!W::kWhole && !W::kMasks) end = min(end, window.End());
     Kept kept = (1u << kVector) - 1;
     if constexpr (W::kWhole) {
       const auto there = min(max(end - column, typename W::Index{0}), typename W::Index{kVector});
@@ -126,10 +136,18 @@ struct TermsLoad : DirectLoad<Op, Io_> {
       }
     }
     if (W::kWhole && terms.mask_in_vectors) {
-      kept &= BitsOf(raw[0].mask);
+      kept &= BitsOf<kVector>(raw[0].mask);
+    } else if (kMaskInWords<W> && MaskRuns()) {
+      const int shift = BytesBefore(MaskAt(row, column)) * 8;
+      unsigned mask[kVector / 4 + 1];
+#pragma unroll
+      for (int i = 0; i < kVector / 4; ++i) {
+        mask[i] = __funnelshift_r(raw[0].mask[i], raw[0].mask[i + 1], shift);
+      }
+      kept &= BitsOf<kVector>(mask);
     } else if (terms.mask != nullptr && !IsPerRow(terms.mask_at)) {
       // All at once: one after the other, each would be waited for.
-      const auto* from = static_cast<const uint8_t*>(terms.mask) + row.mask + column;
+      const uint8_t* from = MaskAt(row, column);
       unsigned bits = 0;
 #pragma unroll
       for (int i = 0; i < kVector; ++i) bits |= unsigned{kept >> i & 1 ? from[i] : uint8_t{0}} << i;
@@ -163,16 +181,16 @@ struct TermsLoad : DirectLoad<Op, Io_> {
     return kept;
   }
 
-  // A single element, for strategies without vectors.
+  // A single element: of an edge, or for strategies without vectors.
   __device__ __forceinline__ Kept At(const Row& row, int64_t column, int64_t offset, E& e) const {
-    bool kept = column < row.seen;
-    if (kept && terms.mask != nullptr) {
-      const int64_t at = row.mask + column * terms.mask_at.column_stride;
-      kept = static_cast<const uint8_t*>(terms.mask)[at] != 0;
-    }
     e.value[0] = Op::Absent(0);
+    if (column >= row.seen) return false;
+    // Before the mask, which would otherwise be waited for.
+    const T x = Widen(this->source[0][offset]);
+    const bool kept =
+        terms.mask == nullptr || *MaskAt(row, column * terms.mask_at.column_stride) != 0;
     if (kept) {
-      T z = Widen(this->source[0][offset]) * row.scale;
+      T z = x * row.scale;
       if (terms.caps) z = Capped(z);
       if (terms.bias != nullptr) z += BiasAt(row.bias + column * terms.bias_at.column_stride);
       e.value[0] = z;
@@ -181,6 +199,20 @@ struct TermsLoad : DirectLoad<Op, Io_> {
   }
 
  private:
+  // Whether masks of rows without edges are loaded in words, where columns lie side by side: those
+  // that hold a byte of the mask, and up to three bytes on either side.
+  template <typename W>
+  static constexpr bool kMaskInWords = !W::kWhole && !W::kMasks && W::kVector % 4 == 0;
+  __device__ __forceinline__ bool MaskRuns() const {
+    return terms.mask != nullptr && terms.mask_at.column_stride == 1;
+  }
+  __device__ __forceinline__ const uint8_t* MaskAt(const Row& row, int64_t offset) const {
+    return static_cast<const uint8_t*>(terms.mask) + row.mask + offset;
+  }
+  __device__ __forceinline__ static int BytesBefore(const uint8_t* at) {
+    return reinterpret_cast<uintptr_t>(at) % 4;
+  }
+
   template <typename Index>
   __device__ __forceinline__ static bool IsLeft(const Row& row, Index column) {
     return column < static_cast<Index>(row.seen);
@@ -228,18 +260,14 @@ struct TermsLoad : DirectLoad<Op, Io_> {
 
   // One bit for each byte, which is 0 or 1. A product has four of them at bits of its highest byte.
   template <int kVector>
-  __device__ __forceinline__ static Kept BitsOf(const Words<uint8_t, kVector>& mask) {
+  __device__ __forceinline__ static Kept BitsOf(const unsigned* mask) {
     Kept kept = 0;
     if constexpr (kVector % 4 == 0) {
 #pragma unroll
-      for (int i = 0; i < kVector; i += 4) {
-        unsigned bytes;
-        memcpy(&bytes, reinterpret_cast<const uint8_t*>(mask.word) + i, sizeof(bytes));
-        kept |= bytes * 0x01020408u >> 24 << i;
-      }
+      for (int i = 0; i < kVector; i += 4) kept |= mask[i / 4] * 0x01020408u >> 24 << i;
     } else {
 #pragma unroll
-      for (int i = 0; i < kVector; ++i) kept |= unsigned{mask.Unpack().element[i]} << i;
+      for (int i = 0; i < kVector; ++i) kept |= (mask[0] >> 8 * i & 1) << i;
     }
     return kept;
   }

@@ -82,7 +82,7 @@ def type_pairs() -> list[tuple[str, str]]:
 
 
 def register_table(kernels: list[Kernel]) -> str:
-    """The rows of kBlockRegisters: the block kernels with full vectors, without and with masks."""
+    """The rows of kBlockRegisters: block kernels with full vectors, rows being these or not."""
     full = max(k.parameters[0] for k in kernels if k.strategy == "Block" and k.dtype == "BF16")
     registers = {
         (k.op, k.dtype, k.out, k.masked): k.registers

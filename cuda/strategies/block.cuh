@@ -25,33 +25,25 @@ class Cache {
   __device__ __forceinline__ Cache(void* memory, int capacity)
       : words_(static_cast<typename Raw::Word*>(memory)), capacity_(capacity) {}
 
-  // Starts to fetch vector k of the slice, neighbouring rows' elements at its edges included.
-  template <typename S>
-  __device__ __forceinline__ void Fetch(const Load& load, const S& slice, int k) const {
-    const int64_t offset = slice.window.Offset(slice.begin + k);
-    // At the end of the operand there may be less than a vector left.
-    const int64_t missing = S::kWhole ? 0 : max(offset + kVector - load.elements, int64_t{0});
+  // Starts to fetch vector k.
+  template <typename W>
+  __device__ __forceinline__ void Fetch(const Load& load, const W& window, int k) const {
+    static_assert(!W::kMasks);
 #pragma unroll
     for (int input = 0; input < Op::kInputs; ++input) {
-      const auto* from = load.source[input] + offset;
+      const auto* from = load.source[input] + window.Offset(k);
       if constexpr (Raw::kBytes == kVectorBytes) {
-        __pipeline_memcpy_async(Place(input, k), from, kVectorBytes,
-                                missing * sizeof(typename Load::Io));
+        __pipeline_memcpy_async(Place(input, k), from, kVectorBytes);
       } else {
         Raw::Load(from).Store(Place(input, k));
       }
     }
   }
 
-  // Waits for this thread's vectors and masks those of its edges.
-  template <typename S>
-  __device__ __forceinline__ void Await(const Load& load, const S& slice) const {
+  // Waits for this thread's vectors.
+  __device__ __forceinline__ static void Await() {
     __pipeline_commit();
     __pipeline_wait_prior(0);
-    if constexpr (!S::kWhole) {
-      Mask(slice, 0);
-      Mask(slice, slice.packs - 1);
-    }
   }
 
   // Keeps elements in the compute type as vector k.
@@ -64,19 +56,21 @@ class Cache {
   }
 
   // The first sweep over this thread's vectors of `packs`.
-  __device__ __forceinline__ typename Op::First First(const Op& op, int packs) const {
-    typename Op::First first;
+  __device__ __forceinline__ void AddFirstOf(const Op& op, int packs,
+                                             typename Op::First& first) const {
     E e[kVector];
     for (int k = threadIdx.x; k < packs; k += blockDim.x) {
       Read(k, e);
       AddFirst(op, first, e);
     }
-    return first;
   }
 
-  // Reduces `packs` vectors, of which threads have had the first sweep, over the block.
+  // Reduces `packs` vectors and what they leave out, of which threads have had the first sweep,
+  // over the block.
+  template <typename Edge>
   __device__ __forceinline__ Partial<Op> Reduce(const Op& op, const typename Op::First& first,
-                                                int packs, unsigned char* scratch) const {
+                                                int packs, Edge& edge,
+                                                unsigned char* scratch) const {
     Partial<Op> total;
     int turn = 0;
     const auto reduce = [&](const auto& statistic) {
@@ -91,6 +85,11 @@ class Cache {
           const auto terms = AddTerms(statistic, e, term);
           if constexpr (kKeepsTerms) Keep(k, terms.x);
         }
+        if constexpr (Edge::kAny) {
+          if (!Edge::IsHere()) return;
+          const auto terms = AddTerms(statistic, edge.e, term);
+          if constexpr (kKeepsTerms) edge.e[0].value[0] = terms.x[0];
+        }
       };
       total.second =
           SecondSweep(op, op.Pivot(total.first), add, reduce, [](bool vote) { return vote; });
@@ -104,12 +103,15 @@ class Cache {
     E e[kVector];
     Read(k, e);
 #pragma unroll
-    for (int i = 0; i < kVector; ++i) {
-      if constexpr (kKeepsTerms) {
-        y[i] = op.FinishFromTerm(e[i][0], result);
-      } else {
-        y[i] = op.Finish(e[i], result);
-      }
+    for (int i = 0; i < kVector; ++i) y[i] = Finish(op, e[i], result);
+  }
+  // Of what the sweeps left.
+  __device__ __forceinline__ static T Finish(const Op& op, const E& e,
+                                             const typename Op::Row& result) {
+    if constexpr (kKeepsTerms) {
+      return op.FinishFromTerm(e[0], result);
+    } else {
+      return op.Finish(e, result);
     }
   }
 
@@ -123,20 +125,6 @@ class Cache {
     for (int input = 0; input < Op::kInputs; ++input) raw[input] = Raw::Load(Place(input, k));
     Load::Decode(raw, e);
   }
-  template <typename S>
-  __device__ __forceinline__ void Mask(const S& slice, int k) const {
-    if (k < 0 || k % blockDim.x != threadIdx.x || slice.window.IsWhole(slice.begin + k)) return;
-#pragma unroll
-    for (int input = 0; input < Op::kInputs; ++input) {
-      auto values = Raw::Load(Place(input, k)).Unpack();
-#pragma unroll
-      for (int i = 0; i < kVector; ++i) {
-        if (!slice.window.Has(slice.begin + k, i)) values.element[i] = Load::AbsentIo(input);
-      }
-      Raw(values).Store(Place(input, k));
-    }
-  }
-
   typename Raw::Word* words_;
   int capacity_;  // vectors of an input
 };
@@ -145,21 +133,26 @@ template <typename Op, typename Load, typename Store, int kVector, bool kWhole>
 __global__ void __launch_bounds__(kBlockThreads.back())
     BlockKernel(Op op, Load load, Store store, Rows rows) {
   extern __shared__ __align__(16) unsigned char shared[];
-  const Slice<kVector, kWhole> slice(blockIdx.x, rows.columns, 0, 1);
-  const Cache<Op, Load, kVector> cache(shared + kScratchBytes, slice.packs);
+  const BodyOf<kVector, kWhole> window(blockIdx.x, rows.columns);
+  const Cache<Op, Load, kVector> cache(shared + kScratchBytes, window.packs);
 
-  for (int k = threadIdx.x; k < slice.packs; k += blockDim.x) cache.Fetch(load, slice, k);
-  cache.Await(load, slice);
-  const Partial<Op> total = cache.Reduce(op, cache.First(op, slice.packs), slice.packs, shared);
+  for (int k = threadIdx.x; k < window.packs; k += blockDim.x) cache.Fetch(load, window, k);
+  Edge edge(load, store, {}, window);
+  cache.Await();
+  typename Op::First first;
+  cache.AddFirstOf(op, window.packs, first);
+  if (edge.IsHere()) AddFirst(op, first, edge.e);
+  const Partial<Op> total = cache.Reduce(op, first, window.packs, edge, shared);
   const auto result = op.Close(total.first, total.second);
   if constexpr (kPerRow<Op>) {
     if (threadIdx.x == 0) store.At(blockIdx.x, result);
   } else {
-    for (int k = threadIdx.x; k < slice.packs; k += blockDim.x) {
+    for (int k = threadIdx.x; k < window.packs; k += blockDim.x) {
       typename Op::T y[kVector];
       cache.Finish(op, k, result, y);
-      store(slice.window, slice.begin + k, y);
+      store(window, k, y);
     }
+    if constexpr (!kWhole) edge.Put(cache.Finish(op, edge.e[0], result), result);
   }
 }
 
@@ -172,7 +165,7 @@ __global__ void __launch_bounds__(kTermsThreads.back(), TermsBlocks(sizeof(typen
   // Vectors of logits that lie apart, so that neighbouring threads' are neighbours.
   constexpr int kFull = kVectorBytes / sizeof(T);
   constexpr int kKept = kVector < kFull ? kVector : kFull, kParts = kVector / kKept;
-  constexpr int kBatch = Load::kTerms == TermsKind::kMasks ? 4 : 2;  // vectors under way
+  constexpr int kBatch = Load::kTerms == TermsKind::kMasks && kWhole ? 4 : 2;  // vectors under way
   extern __shared__ __align__(16) unsigned char shared[];
   __shared__ Partial<Op> of_block[2];
   const Cluster cluster;
@@ -181,10 +174,12 @@ __global__ void __launch_bounds__(kTermsThreads.back(), TermsBlocks(sizeof(typen
   for (int64_t i = blockIdx.x / cluster.blocks; i < rows.outer; i += step, turn ^= 1) {
     const int64_t row = load.RowAt(i, rows);
     const auto of_row = load.ForRow(row, rows);
-    const Slice<kVector, kWhole> slice(row, rows.columns, cluster.rank, cluster.blocks);
+    const Slice<BodyOf<kVector, kWhole>> slice(row, rows.columns, cluster.rank, cluster.blocks);
     const Cache<Op, DirectLoad<Op, T>, kKept> cache(shared + kScratchBytes, 0);
 
+    Edge edge(load, store, of_row, slice.window, cluster.rank == 0);
     typename Op::First first;
+    if (edge.IsHere()) AddFirst(op, first, edge.e);
     for (int k = threadIdx.x; k < slice.packs; k += kBatch * blockDim.x) {
       typename Load::template Raw<kVector> raw[kBatch][1];
 #pragma unroll
@@ -208,7 +203,7 @@ __global__ void __launch_bounds__(kTermsThreads.back(), TermsBlocks(sizeof(typen
         }
       }
     }
-    Partial<Op> total = cache.Reduce(op, first, kParts * slice.packs, shared);
+    Partial<Op> total = cache.Reduce(op, first, kParts * slice.packs, edge, shared);
     const typename Op::First own = total.first;
     cluster.Merge(op, total, of_block[turn]);
     const auto result = CloseRow(op, of_row, total.first, total.second);
@@ -233,6 +228,7 @@ __global__ void __launch_bounds__(kTermsThreads.back(), TermsBlocks(sizeof(typen
       }
       store(slice.window, slice.begin + k, y, kept, result);
     }
+    if constexpr (!kWhole) edge.Put(cache.Finish(op, edge.e[0], of_terms), result);
     __syncthreads();
   }
   cluster.Meet();

@@ -31,7 +31,7 @@ template <typename Op, typename Load, int kVector, bool kWhole>
 class Inbox {
  public:
   using Raw = typename Load::template Raw<kVector>;
-  using Share = Slice<kVector, kWhole>;
+  using Share = Slice<Window<kVector, kWhole>>;
 
   __device__ __forceinline__ Inbox(void* memory, int capacity, ByteBarrier& barrier)
       : words_(static_cast<typename Raw::Word*>(memory)), capacity_(capacity), barrier_(barrier) {}
@@ -217,7 +217,7 @@ __global__ void __launch_bounds__(kClusterThreads, 1)
   const int count = static_cast<int>(rows.outer), step = gridDim.x / cluster.blocks;
   int row = blockIdx.x / cluster.blocks, next_row = row + step;
   const auto slice_of = [&](int of_row) {
-    return Slice<kVector, kWhole>(of_row, rows.columns, cluster.rank, cluster.blocks);
+    return Slice<Window<kVector, kWhole>>(of_row, rows.columns, cluster.rank, cluster.blocks);
   };
   auto slice = slice_of(row);
   if (threadIdx.x == 0) inbox.Fetch(load, slice);

@@ -8,14 +8,13 @@ namespace jax_softmax::JS_ISA {
 template <typename Op, typename Load, typename Store, int kVector, bool kWhole, int kPacks>
 __global__ void __launch_bounds__(RegistersThreads(kVector* kPacks),
                                   BlocksFor(RegistersThreads(kVector* kPacks),
-                                            kVector * kPacks * sizeof(typename Op::T) +
-                                                (!kWhole && !kFinishesFromTerm<Op>),
-                                            ResidentThreads<Op, Load, Store, kVector>()))
+                                            kVector * kPacks * sizeof(typename Op::T),
+                                            ResidentThreads<Op, Load, Store, kVector, kWhole>()))
     RegistersKernel(Op op, Load load, Store store, Rows rows) {
   __shared__ __align__(16) unsigned char scratch[2][kScratchBytes / 2];
   const int threads = blockDim.x;
   const int64_t row = load.RowAt(blockIdx.x, rows);
-  const Window<kVector, kWhole> window(row, rows.columns);
+  const BodyOf<kVector, kWhole> window(row, rows.columns);
 
   const auto of_row = load.ForRow(row, rows);
   typename Load::template Raw<kVector> raw[kPacks][Op::kInputs];
@@ -27,6 +26,7 @@ __global__ void __launch_bounds__(RegistersThreads(kVector* kPacks),
       raw[k][input] = load.Fetch(of_row, input, window, pack, pack < window.packs);
     }
   }
+  const Edge edge(load, store, of_row, window);
   typename Load::Kept kept[kPacks] = {};
   int turn = 0;
   const auto result = RowInRegisters<kPacks, kVector>(
@@ -41,7 +41,7 @@ __global__ void __launch_bounds__(RegistersThreads(kVector* kPacks),
         const int pack = threadIdx.x + k * threads;
         if (pack < window.packs) store(window, pack, y, kept[k], result);
       },
-      [&](const auto& statistic) { return BlockReduce(statistic, scratch[turn++ & 1]); },
+      edge, [&](const auto& statistic) { return BlockReduce(statistic, scratch[turn++ & 1]); },
       [](bool vote) { return vote; });
   if constexpr (kPerRow<Op>) {
     if (threadIdx.x == 0) store.At(row, result);

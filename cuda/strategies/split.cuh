@@ -15,7 +15,7 @@ __global__ void __launch_bounds__(kSplitThreads)
   constexpr int kBatch = 2;
   const int64_t row = blockIdx.x / parts;
   const int part = blockIdx.x % parts;
-  const Slice<kVector, kWhole> slice(row, rows.columns, part, parts);
+  const Slice<Window<kVector, kWhole>> slice(row, rows.columns, part, parts);
 
   typename Load::template Raw<kVector> raw[kBatch][Op::kInputs];
   const auto fetch = [&](int k) {

@@ -142,9 +142,9 @@ __global__ void __launch_bounds__(kStreamThreads<Op>,
 // The same for ops with one value for each row, by blocks alone: each fetches the next vectors, of
 // the next row too, before it adds those that have come.
 template <typename Op, typename Load, typename Store, int kVector, bool kWhole>
-__global__ void __launch_bounds__(kStreamThreads<Op>, StreamBlocks(kStreamThreads<Op>, true))
+__global__ void __launch_bounds__(kStreamThreads<Op>, StreamBlocks(kStreamThreads<Op>, false))
     ReduceKernel(Op op, Load load, Store store, Rows rows) {
-  using W = Window<kVector, kWhole>;  // longer rows are a cluster's
+  using W = BodyOf<kVector, kWhole>;  // longer rows are a cluster's, if there are any
   constexpr int kBatch = kStreamPacks;
   const int threads = blockDim.x;
   __shared__ __align__(16) unsigned char shared[2][kScratchBytes];
@@ -166,20 +166,32 @@ __global__ void __launch_bounds__(kStreamThreads<Op>, StreamBlocks(kStreamThread
   for (int turn = 0; row < rows.outer; turn ^= 1) {
     const int64_t next_row = row + gridDim.x;
     const W next(next_row < rows.outer ? next_row : row, rows.columns);
+    const Edge edge(load, store, {}, window);
     Partial<Op> part;
+    const int packs = max(window.packs, 1);  // at least one turn, to fetch the next row's
 #pragma unroll 1
-    for (int begin = 0; begin < window.packs; begin += kBatch * threads) {
+    for (int begin = 0; begin < packs; begin += kBatch * threads) {
       const int k = begin + threadIdx.x;
       Element<typename Op::T, Op::kInputs> e[kBatch][kVector];
 #pragma unroll
       for (int b = 0; b < kBatch; ++b) load.Decode({}, window, k + b * threads, raw[b], e[b]);
       const int after = begin + kBatch * threads;
-      const bool more = after < window.packs;
+      const bool more = after < packs;
       if (more || next_row < rows.outer) {
         fetch(more ? window : next, (more ? after : 0) + threadIdx.x);
       }
-      AddOnline(op, part, e);
+      if (packs - begin > (kBatch - 1) * threads) {
+        AddOnline(op, part, e);
+        continue;
+      }
+      // What is left of the row is not worth the arithmetic of a batch.
+#pragma unroll
+      for (int b = 0; b < kBatch; ++b) {
+        if (begin + b * threads >= packs) break;
+        AddOnline(op, part, e[b]);
+      }
     }
+    if (edge.IsHere()) AddOnline(op, part, edge.e);
     const typename Op::First own = part.first;
     part.first = BlockReduce(part.first, shared[turn]);
     if constexpr (Op::kSweeps == 2) {

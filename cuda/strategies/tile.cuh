@@ -35,11 +35,12 @@ __device__ __forceinline__ void StoreStretch(Io* to, const Io* from, int count) 
 }
 
 // A panel is the columns x inner elements of `inner` interleaved rows (kInterleaved), or one row. A
-// row's lanes hold kCount of its elements each, of which the last kMasked may not be there.
+// row's lanes hold kCount of its elements each, of which the last kMasked may not be there. A
+// warp's rows are neighbours or `rows_apart`, as many as there are warps: see BankConflicts.
 template <typename Op, typename Load, typename Store, int kLanes, int kCount, int kMasked,
           bool kInterleaved>
 __global__ void __launch_bounds__(kTileThreads)
-    TileKernel(Op op, Load load, Store store, Rows rows, int panels_per_tile) {
+    TileKernel(Op op, Load load, Store store, Rows rows, int panels_per_tile, int rows_apart) {
   using T = typename Op::T;
   using Io = typename Load::Io;
   static_assert(std::is_same_v<Io, typename Store::Io>, "results take the elements' places");
@@ -68,14 +69,17 @@ __global__ void __launch_bounds__(kTileThreads)
   constexpr int kSpread = kInterleaved ? kWarpLanes / kLanes : 1;
   constexpr int kGroups = kTileThreads / kLanes;
   const int lane = threadIdx.x / kSpread % kLanes;
-  const int group = threadIdx.x / (kSpread * kLanes) * kSpread + threadIdx.x % kSpread;
+  const int in_warp =
+      threadIdx.x % kWarpLanes / (kSpread * kLanes) * kSpread + threadIdx.x % kSpread;
+  const int first_group =
+      threadIdx.x / kWarpLanes * (rows_apart == 1 ? kWarpLanes / kLanes : 1);  // of this warp
+  const int group = first_group + in_warp * rows_apart;
   const int count = panels * inner;
   const int step = kLanes * inner;
   const int room = columns - lane;
-  const int first_group = threadIdx.x / kWarpLanes * (kWarpLanes / kLanes);  // of this warp
   for (int first_row = 0; first_row + first_group < count; first_row += kGroups) {
-    // Lanes past the last row, which is this warp's too, repeat it, for the shuffles.
-    const int row = min(first_row + group, count - 1);
+    // Lanes past the last row repeat one of this warp's, for the shuffles.
+    const int row = first_row + (first_row + group < count ? group : first_group);
     const int start =
         (kInterleaved ? row / inner * panel + row % inner : row * columns) + lane * inner;
     const auto has = [&](int i) { return i < kCount - kMasked || i * kLanes < room; };
@@ -100,7 +104,7 @@ __global__ void __launch_bounds__(kTileThreads)
             if (has(i)) tile[start + i * step] = NarrowTo<Io>(y[i]);
           }
         },
-        [](const auto& statistic) { return SpreadReduce<kLanes, kSpread>(statistic); },
+        NoEdge{}, [](const auto& statistic) { return SpreadReduce<kLanes, kSpread>(statistic); },
         [](bool vote) { return __any_sync(0xffffffffu, vote); });
     if constexpr (kPerRow<Op>) {
       if (lane == 0 && first_row + group < count) store.At(first_panel * inner + row, result);

@@ -12,7 +12,7 @@ __global__ void __launch_bounds__(kWarpThreads,
                                   BlocksFor(kWarpThreads,
                                             kVector * kPacks * kRows * sizeof(typename Op::T) *
                                                 (Op::kInputs + 2 * kTakesTerms<Op>),
-                                            ResidentThreads<Op, Load, Store, kVector>()))
+                                            ResidentThreads<Op, Load, Store, kVector, kWhole>()))
     WarpKernel(Op op, Load load, Store store, Rows rows, int log2_lanes) {
   const int lanes = 1 << log2_lanes;
   const int groups = kWarpThreads >> log2_lanes;
@@ -62,7 +62,7 @@ __global__ void __launch_bounds__(kWarpThreads,
         [&](int k, auto& y, const auto& result) {
           if (lane + k * lanes < packs) store(window, lane + k * lanes, y, kept[k], result);
         },
-        [&](const auto& statistic) { return LaneGroupReduce(statistic, lanes); },
+        NoEdge{}, [&](const auto& statistic) { return LaneGroupReduce(statistic, lanes); },
         [](bool vote) { return __any_sync(0xffffffffu, vote); });
     if constexpr (kPerRow<Op>) {
       if (lane == 0 && row < rows.outer) store.At(row, result);
