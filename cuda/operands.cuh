@@ -409,7 +409,9 @@ struct Edge {
   __device__ __forceinline__ static bool IsHere() { return kAny && threadIdx.x < kWarpLanes; }
 
   __device__ __forceinline__ void Put(typename Op::T y, const typename Op::Row& result) const {
-    if (Has()) store_.At(Offset(), y, kept_, result);
+    if constexpr (kAny) {
+      if (Has()) store_.At(Offset(), y, kept_, result);
+    }
   }
 
  private:

@@ -289,9 +289,9 @@ inline constexpr bool kTakesTerms = requires { requires Op::kTakesTerms; };
 
 // Takes in the elements of a few vectors at once, rescaling when `first` moves: the online form,
 // for strategies that cannot keep the row on chip.
-template <typename Op, int kPacks, int kCount>
-JS_HD void AddOnline(const Op& op, Partial<Op>& into,
-                     const Element<typename Op::T, Op::kInputs> (&e)[kPacks][kCount]) {
+template <int kPacks, typename Op, int kCount>
+JS_HD void AddVectorsOnline(const Op& op, Partial<Op>& into,
+                            const Element<typename Op::T, Op::kInputs> (*e)[kCount]) {
   const typename Op::First before = into.first;
   JS_UNROLL
   for (int k = 0; k < kPacks; ++k) AddFirst(op, into.first, e[k]);
@@ -301,17 +301,15 @@ JS_HD void AddOnline(const Op& op, Partial<Op>& into,
     for (int k = 0; k < kPacks; ++k) AddSecond(op, into.second, e[k], op.Pivot(into.first));
   }
 }
-
-// The same of one vector.
+template <typename Op, int kPacks, int kCount>
+JS_HD void AddOnline(const Op& op, Partial<Op>& into,
+                     const Element<typename Op::T, Op::kInputs> (&e)[kPacks][kCount]) {
+  AddVectorsOnline<kPacks>(op, into, e);
+}
 template <typename Op, int kCount>
 JS_HD void AddOnline(const Op& op, Partial<Op>& into,
                      const Element<typename Op::T, Op::kInputs> (&e)[kCount]) {
-  const typename Op::First before = into.first;
-  AddFirst(op, into.first, e);
-  if constexpr (Op::kSweeps == 2) {
-    op.Rescale(into.second, before, into.first);
-    AddSecond(op, into.second, e, op.Pivot(into.first));
-  }
+  AddVectorsOnline<1>(op, into, &e);
 }
 
 }  // namespace jax_softmax::JS_ISA

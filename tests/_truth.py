@@ -111,7 +111,7 @@ TOLERANCES = {
 FLAT_ULPS = 6  # of float32 and float64 results that do not lose what rounding |x - max| costs
 
 
-def assert_right(op: str, got, *operands, axis: int, flat: float | None = None, context=""):
+def assert_right(op: str, got, *operands, axis: int, flat: float | None = None, context="") -> None:
     """`got` is `op(*operands)` within the tolerance of its dtype and `flat` ULP, if any."""
     got = np.asarray(got)
     operands = [wide(x) for x in operands]

@@ -152,7 +152,7 @@ __global__ void __launch_bounds__(kBlockThreads.back())
       cache.Finish(op, k, result, y);
       store(window, k, y);
     }
-    if constexpr (!kWhole) edge.Put(cache.Finish(op, edge.e[0], result), result);
+    edge.Put(cache.Finish(op, edge.e[0], result), result);
   }
 }
 
@@ -228,7 +228,7 @@ __global__ void __launch_bounds__(kTermsThreads.back(), TermsBlocks(sizeof(typen
       }
       store(slice.window, slice.begin + k, y, kept, result);
     }
-    if constexpr (!kWhole) edge.Put(cache.Finish(op, edge.e[0], of_terms), result);
+    edge.Put(cache.Finish(op, edge.e[0], of_terms), result);
     __syncthreads();
   }
   cluster.Meet();
