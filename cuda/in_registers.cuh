@@ -6,15 +6,13 @@
 
 namespace jax_softmax::JS_ISA {
 
-// The most threads of a multiprocessor: see BlocksFor. Accesses of single elements, and terms, take
-// registers.
-template <typename Op, typename Load, typename Store, int kVector, bool kWhole>
+// The most threads of a multiprocessor: see BlocksFor. Terms take registers.
+template <typename Op, typename Load, typename Store, bool kWhole>
 constexpr int ResidentThreads() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
   return kResidentThreads;  // a multiprocessor has no more
 #endif
   constexpr bool kNarrow = sizeof(typename Load::Io) == 2 && sizeof(typename Store::Io) == 2;
-  if (kVector == 1) return kResidentThreads;
   if (Load::kTerms == TermsKind::kMasks && kWhole) return kResidentMaskedThreads;
   const bool one_input = Load::kTerms == TermsKind::kNone && Op::kInputs == 1;
   return one_input && kNarrow ? kResidentNarrowThreads : kResidentThreads;

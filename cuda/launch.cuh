@@ -158,95 +158,103 @@ cudaError_t Run(const Call& call, cudaStream_t stream, int* resident) {
         return cudaErrorInvalidValue;
       } else {
         const int lanes = static_cast<int>(plan.rows_per_block / plan.vector);
-        return WithConstant<4, 8, 16, 32>(lanes, [&](auto lanes) {
-          return launch(PanelKernel<Op, Load, Store, kFullVector, lanes>, plan.scratch_bytes);
-        });
+        return launch(PanelKernel<Op, Load, Store, kFullVector>, std::countr_zero(unsigned(lanes)),
+                      plan.scratch_bytes);
       }
     }
     default:
       break;
   }
-  return WithConstant<kFewTerms ? kFullVector : 1, kFullVector>(plan.vector, [&](auto vector) {
-    return WithConstant<true, (vector == 1 || kKind == TermsKind::kBiased)>(
-        rows.columns % vector == 0, [&](auto whole) {
-          constexpr bool kWhole = whole;
-          switch (plan.strategy) {
-            case Strategy::kWarp:
-              return WithConstant<1, 2, 4, kMaxPacksPerLane>(plan.count_per_lane, [&](auto packs) {
-                constexpr int kRowBytes = vector * packs * sizeof(typename Op::T);
-                if constexpr (kRowBytes <= kMaxRowBytesPerLane && (kWhole || !kFewTerms)) {
-                  constexpr int kRows = packs < kWarpPacks ? kWarpPacks / packs : 1;
-                  return launch(WarpKernel<Op, Load, Store, vector, kWhole, packs, kRows>,
-                                log2_lanes);
-                } else {
-                  return cudaErrorInvalidValue;
-                }
+  const auto launch_stream = [&](auto vector, auto whole) {
+    if constexpr (kPerRow<Op>) {
+      if (plan.cluster_blocks == 1) {
+        return launch(ReduceKernel<Op, Load, Store, vector, whole>);
+      }
+    }
+    if constexpr (!kFewTerms) {
+      return launch_queue(StreamKernel<Op, Load, Store, vector, whole>,
+                          plan.shared_bytes - plan.scratch_bytes);
+    }
+    return cudaErrorInvalidValue;
+  };
+  if (plan.vector == 1) {
+    if constexpr (!kFewTerms) {
+      constexpr std::integral_constant<int, 1> kSingle;
+      if (plan.strategy == Strategy::kStream) return launch_stream(kSingle, std::true_type{});
+    }
+    return cudaErrorInvalidValue;
+  }
+  return WithConstant<true, kKind == TermsKind::kBiased>(
+      rows.columns % kFullVector == 0, [&](auto whole) {
+        constexpr bool kWhole = whole;
+        constexpr std::integral_constant<int, kFullVector> kVector;
+        switch (plan.strategy) {
+          case Strategy::kWarp:
+            return WithConstant<1, 2, 4, kMaxPacksPerLane>(plan.count_per_lane, [&](auto packs) {
+              constexpr int kRowBytes = kVector * packs * sizeof(typename Op::T);
+              if constexpr (kRowBytes <= kMaxRowBytesPerLane && (kWhole || !kFewTerms)) {
+                constexpr int kRows = packs < kWarpPacks ? kWarpPacks / packs : 1;
+                return launch(WarpKernel<Op, Load, Store, kVector, kWhole, packs, kRows>,
+                              log2_lanes);
+              } else {
+                return cudaErrorInvalidValue;
+              }
+            });
+          case Strategy::kRegisters:
+            if constexpr (Op::kInputs == 1 && kVector > 2) {
+              return WithConstant<16 / kVector, 32 / kVector>(plan.count_per_lane, [&](auto packs) {
+                return launch(RegistersKernel<Op, Load, Store, kVector, kWhole, packs>);
               });
-            case Strategy::kRegisters:
-              if constexpr (Op::kInputs == 1 && vector > 2) {
-                return WithConstant<16 / vector, 32 / vector>(plan.count_per_lane, [&](auto packs) {
-                  return launch(RegistersKernel<Op, Load, Store, vector, kWhole, packs>);
-                });
+            }
+            return cudaErrorInvalidValue;
+          case Strategy::kStream:
+            return launch_stream(kVector, whole);
+          default:
+            break;
+        }
+        if constexpr (kTerms && kKind != TermsKind::kBiased) {
+          if (plan.strategy == Strategy::kBlock || plan.strategy == Strategy::kCluster) {
+            return launch(TermsKernel<Op, Load, Store, kVector, kWhole>);
+          }
+        } else if constexpr (!kTerms) {
+          switch (plan.strategy) {
+            case Strategy::kBlock:
+              return launch(BlockKernel<Op, Load, Store, kVector, kWhole>);
+            case Strategy::kCluster:
+              if constexpr (!kPerRow<Op>) {
+                constexpr auto packs_of = [](int size) {
+                  return ClusterPacks(sizeof(In), !std::is_same_v<In, Out>, Op::kInputs, size);
+                };
+                return WithConstant<packs_of(kClusterPacks[0]), packs_of(kClusterPacks[1]),
+                                    packs_of(kClusterPacks[2])>(
+                    plan.count_per_lane, [&](auto packs) {
+                      const int64_t all = PacksPerRow(rows.columns, kVector);
+                      return launch_queue(ClusterKernel<Op, Load, Store, kVector, kWhole, packs>,
+                                          static_cast<int>(CeilDiv(all, plan.cluster_blocks)),
+                                          Zeros{});
+                    });
               }
               return cudaErrorInvalidValue;
-            case Strategy::kStream:
-              if constexpr (kPerRow<Op>) {
-                if (plan.cluster_blocks == 1) {
-                  return launch(ReduceKernel<Op, Load, Store, vector, kWhole>);
-                }
-              }
-              if constexpr (!kFewTerms) {
-                return launch_queue(StreamKernel<Op, Load, Store, vector, kWhole>,
-                                    plan.shared_bytes - plan.scratch_bytes);
-              }
-              return cudaErrorInvalidValue;
+            case Strategy::kSplit: {
+              const int parts = plan.lanes_per_row / plan.threads;
+              auto* workspace = static_cast<Partial<Op>*>(call.workspace);
+              const auto split = [&](auto kernel, bool overlaps) {
+                Plan one = plan;
+                one.overlaps = overlaps;
+                return LaunchKernel(kernel, one, stream, resident, op, load, store, rows, parts,
+                                    workspace);
+              };
+              const cudaError_t status =
+                  split(SplitKernel<Op, Load, Store, kVector, kWhole, false>, false);
+              if (status != cudaSuccess || resident != nullptr) return status;
+              return split(SplitKernel<Op, Load, Store, kVector, kWhole, true>, plan.overlaps);
+            }
             default:
               break;
           }
-          if constexpr (kTerms && kKind != TermsKind::kBiased) {
-            if (plan.strategy == Strategy::kBlock || plan.strategy == Strategy::kCluster) {
-              return launch(TermsKernel<Op, Load, Store, vector, kWhole>);
-            }
-          } else if constexpr (!kTerms) {
-            switch (plan.strategy) {
-              case Strategy::kBlock:
-                return launch(BlockKernel<Op, Load, Store, vector, kWhole>);
-              case Strategy::kCluster:
-                if constexpr (vector == kFullVector && !kPerRow<Op>) {
-                  constexpr auto packs_of = [](int size) {
-                    return ClusterPacks(sizeof(In), !std::is_same_v<In, Out>, Op::kInputs, size);
-                  };
-                  return WithConstant<packs_of(kClusterPacks[0]), packs_of(kClusterPacks[1]),
-                                      packs_of(kClusterPacks[2])>(
-                      plan.count_per_lane, [&](auto packs) {
-                        const int64_t all = PacksPerRow(rows.columns, vector);
-                        return launch_queue(ClusterKernel<Op, Load, Store, vector, kWhole, packs>,
-                                            static_cast<int>(CeilDiv(all, plan.cluster_blocks)),
-                                            Zeros{});
-                      });
-                }
-                return cudaErrorInvalidValue;
-              case Strategy::kSplit: {
-                const int parts = plan.lanes_per_row / plan.threads;
-                auto* workspace = static_cast<Partial<Op>*>(call.workspace);
-                const auto split = [&](auto kernel, bool overlaps) {
-                  Plan one = plan;
-                  one.overlaps = overlaps;
-                  return LaunchKernel(kernel, one, stream, resident, op, load, store, rows, parts,
-                                      workspace);
-                };
-                const cudaError_t status =
-                    split(SplitKernel<Op, Load, Store, vector, kWhole, false>, false);
-                if (status != cudaSuccess || resident != nullptr) return status;
-                return split(SplitKernel<Op, Load, Store, vector, kWhole, true>, plan.overlaps);
-              }
-              default:
-                break;
-            }
-          }
-          return cudaErrorInvalidValue;
-        });
-  });
+        }
+        return cudaErrorInvalidValue;
+      });
 }
 
 template <template <typename> class OpOf, typename In, typename Out>

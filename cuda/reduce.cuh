@@ -36,6 +36,34 @@ __device__ __forceinline__ S LaneGroupReduce(const S& statistic, int lanes) {
   return S(Butterfly(statistic.Cross(), lanes));
 }
 
+// Whether a warp merges the statistic in one instruction: the largest float32, from sm_80 on.
+template <typename S>
+inline constexpr bool kInOneStep = false;
+#if __CUDA_ARCH__ >= 800
+template <typename M>
+inline constexpr bool kInOneStep<Max<M>> = std::is_same_v<typename M::T, float>;
+#endif
+
+// What the whole warp's lanes exchange, merged. The instruction takes integers: as these, floats
+// are in order once the negative ones are turned round.
+template <typename S>
+__device__ __forceinline__ typename S::Crossing CrossWarp(const S& statistic) {
+  if constexpr (kInOneStep<S>) {
+    const auto turned = [](int bits) { return bits ^ ((bits >> 31) & 0x7fffffff); };
+    S all;
+    all.value = __int_as_float(
+        turned(__reduce_max_sync(0xffffffffu, turned(__float_as_int(statistic.value)))));
+    return all;
+  } else {
+    return Butterfly(statistic.Cross(), kWarpLanes);
+  }
+}
+
+template <typename S>
+__device__ __forceinline__ S WarpReduce(const S& statistic) {
+  return S(CrossWarp(statistic));
+}
+
 // The same over kLanes lanes that lie kSpread apart.
 template <int kLanes, int kSpread, typename S>
 __device__ __forceinline__ S SpreadReduce(const S& statistic) {
@@ -53,12 +81,18 @@ template <typename S>
 __device__ __forceinline__ S BlockReduce(const S& statistic, void* scratch) {
   using Crossing = typename S::Crossing;
   auto* of_warp = static_cast<Crossing*>(scratch);
-  const Crossing own = Butterfly(statistic.Cross(), kWarpLanes);
+  const Crossing own = CrossWarp(statistic);
   const int warps = blockDim.x / kWarpLanes;
   if (threadIdx.x % kWarpLanes == 0) of_warp[threadIdx.x / kWarpLanes] = own;
   __syncthreads();
   const int lane = threadIdx.x % kWarpLanes;
-  return S(Butterfly(lane < warps ? of_warp[lane] : S{}.Cross(), kWarpLanes));
+  const auto of_warps = [&](int i) { return i < warps ? of_warp[i] : S{}.Cross(); };
+  // A step of the butterfly is a row's latency: no more of them than few warps need.
+  if constexpr (kInOneStep<S>) return S(CrossWarp(S(of_warps(lane))));
+  if (warps == 1) return S(of_warp[0]);
+  constexpr int kFew = 4;
+  if (warps <= kFew) return S(Butterfly(of_warps(lane % kFew), kFew));
+  return S(Butterfly(of_warps(lane), kWarpLanes));
 }
 
 // The second sweep's statistic: `add` takes a term of all of this thread's elements into one,

@@ -67,5 +67,7 @@ def _logsumexp(
         x, where = _canonicalize.broadcast_mask(x, where)
         x = jnp.where(where, x, -jnp.inf)
     rows, row_axis, _ = _canonicalize.single_axis(x, axis)
-    y = bind_logsumexp(rows, row_axis, _reference.compute_dtype(x.dtype, dtype)).astype(dtype)
+    # A kernel rounds to the dtype of x itself.
+    result = dtype if dtype == x.dtype else _reference.compute_dtype(x.dtype, dtype)
+    y = bind_logsumexp(rows, row_axis, result).astype(dtype)
     return jnp.expand_dims(y, _canonicalize.canonical_axes(axis, x.ndim)) if keepdims else y

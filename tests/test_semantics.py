@@ -96,6 +96,16 @@ def test_high_rank(name):
 
 
 @each_name
+@pytest.mark.parametrize("n", [64, 2048])
+def test_slices_may_start_anywhere(name, n, backend):
+    """XLA may hand a kernel a part of another array as it lies there."""
+    x = randn(4 * n)
+    sliced = jax.jit(lambda x: [getattr(jax_softmax, name)(x[i : i + n]) for i in (1, 2, 7, n)])
+    for i, got in zip((1, 2, 7, n), sliced(x), strict=True):
+        np.testing.assert_allclose(got, theirs(name)(x[i : i + n]), rtol=2e-6, atol=1e-6)
+
+
+@each_name
 @pytest.mark.parametrize("shape", [(0,), (0, 3), (3, 0), (0, 0), (2, 0, 3), (2, 3, 0)], ids=str)
 def test_empty_arrays(name, shape):
     x = jnp.zeros(shape)

@@ -257,9 +257,7 @@ __global__ void __launch_bounds__(kClusterThreads, 1)
         f(k, e);
       }
     };
-    const auto reduce = [](const auto& statistic) {
-      return LaneGroupReduce(statistic, kWarpLanes);
-    };
+    const auto reduce = [](const auto& statistic) { return WarpReduce(statistic); };
     Partial<Op> part;
     if constexpr (kFirstIsMaximum<Op> && sizeof(typename Load::Io) == 2) {
       part.first.value = Largest(raw);

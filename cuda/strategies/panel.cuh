@@ -9,59 +9,62 @@
 
 namespace jax_softmax::JS_ISA {
 
-// Over the block's slices of kLanes threads; a thread has the statistics of kRows rows. `scratch`
-// holds them all for one thread in kWarpLanes / kLanes.
-template <int kLanes, typename S, int kRows>
-__device__ __forceinline__ void SliceReduce(S (&statistic)[kRows], void* scratch) {
+// Over the block's slices of `lanes` threads; a thread has the statistics of kRows rows. `scratch`
+// holds them all for one thread in kWarpLanes / lanes.
+template <typename S, int kRows>
+__device__ __forceinline__ void SliceReduce(int lanes, S (&statistic)[kRows], void* scratch) {
   using Crossing = typename S::Crossing;
   Crossing own[kRows];
 #pragma unroll
-  for (int r = 0; r < kRows; ++r) {
-    own[r] = SpreadReduce<kWarpLanes / kLanes, kLanes>(statistic[r]).Cross();
+  for (int r = 0; r < kRows; ++r) own[r] = statistic[r].Cross();
+  for (int mask = kWarpLanes / 2; mask >= lanes; mask /= 2) {
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) own[r].Merge(FromLane(own[r], mask));
   }
   const int warps = blockDim.x / kWarpLanes;
   if (warps > 1) {
-    constexpr int kWidth = kLanes * kRows;
+    const int width = lanes * kRows;
     auto* parts = static_cast<Crossing*>(scratch);  // [warp][row of the thread][lane]
-    const int lane = threadIdx.x % kLanes;
+    const int lane = threadIdx.x & (lanes - 1);
     const int warp = threadIdx.x / kWarpLanes;
-    if (threadIdx.x % kWarpLanes < kLanes) {
+    if (threadIdx.x % kWarpLanes < lanes) {
 #pragma unroll
-      for (int r = 0; r < kRows; ++r) parts[warp * kWidth + r * kLanes + lane] = own[r];
+      for (int r = 0; r < kRows; ++r) parts[warp * width + r * lanes + lane] = own[r];
     }
     __syncthreads();
-    for (int t = threadIdx.x; t < kWidth; t += blockDim.x) {
+    for (int t = threadIdx.x; t < width; t += blockDim.x) {
       Crossing total = parts[t];
-      for (int w = 1; w < warps; ++w) total.Merge(parts[w * kWidth + t]);
+      for (int w = 1; w < warps; ++w) total.Merge(parts[w * width + t]);
       parts[t] = total;
     }
     __syncthreads();
 #pragma unroll
-    for (int r = 0; r < kRows; ++r) own[r] = parts[r * kLanes + lane];
+    for (int r = 0; r < kRows; ++r) own[r] = parts[r * lanes + lane];
     __syncthreads();
   }
 #pragma unroll
   for (int r = 0; r < kRows; ++r) statistic[r] = S(own[r]);
 }
 
-template <typename Op, typename Load, typename Store, int kVector, int kLanes>
+template <typename Op, typename Load, typename Store, int kVector>
 __global__ void __launch_bounds__(kPanelThreads, kPanelResident)
-    PanelKernel(Op op, Load load, Store store, Rows rows, int scratch_bytes) {
+    PanelKernel(Op op, Load load, Store store, Rows rows, int log2_lanes, int scratch_bytes) {
   using T = typename Op::T;
   using Raw = typename Load::template Raw<kVector>;
   constexpr int kInputs = Op::kInputs;
-  constexpr int kWidth = kLanes * kVector;
   constexpr int kFold = 4;  // columns that a sum takes in at a time
   extern __shared__ __align__(16) unsigned char shared[];
   const int threads = blockDim.x;
-  const int slices = threads / kLanes;
-  const int slice = threadIdx.x / kLanes;
+  const int lanes = 1 << log2_lanes;
+  const int width = lanes * kVector;
+  const int slices = threads >> log2_lanes;
+  const int slice = threadIdx.x >> log2_lanes;
   const int columns = static_cast<int>(rows.columns);
   // There are at least as many blocks as tiles, so that 32 bits do.
-  const unsigned tiles = static_cast<unsigned>((rows.inner + kWidth - 1) / kWidth);
+  const unsigned tiles = static_cast<unsigned>((rows.inner + width - 1) / width);
   const unsigned outer = blockIdx.x / tiles;
   const int64_t inner =
-      int64_t{blockIdx.x - outer * tiles} * kWidth + threadIdx.x % kLanes * kVector;
+      int64_t{blockIdx.x - outer * tiles} * width + (threadIdx.x & (lanes - 1)) * kVector;
   const int64_t base = (int64_t{outer} * rows.columns + slice) * rows.inner + inner;
   const int64_t step = slices * rows.inner;
   // This thread's columns: every `slices`th, in places that no other thread uses.
@@ -118,14 +121,14 @@ __global__ void __launch_bounds__(kPanelThreads, kPanelResident)
 #pragma unroll
     for (int r = 0; r < kVector; ++r) AddFirst(op, first[r], e[r]);
   });
-  SliceReduce<kLanes>(first, shared);
+  SliceReduce(lanes, first, shared);
   typename Op::Second second[kVector];
   if constexpr (Op::kSweeps == 2) {
     sweep([&](const auto& e) {
 #pragma unroll
       for (int r = 0; r < kVector; ++r) AddSecond(op, second[r], e[r], op.Pivot(first[r]));
     });
-    SliceReduce<kLanes>(second, shared);
+    SliceReduce(lanes, second, shared);
   }
   typename Op::Row result[kVector];
 #pragma unroll

@@ -9,7 +9,7 @@ template <typename Op, typename Load, typename Store, int kVector, bool kWhole, 
 __global__ void __launch_bounds__(RegistersThreads(kVector* kPacks),
                                   BlocksFor(RegistersThreads(kVector* kPacks),
                                             kVector * kPacks * sizeof(typename Op::T),
-                                            ResidentThreads<Op, Load, Store, kVector, kWhole>()))
+                                            ResidentThreads<Op, Load, Store, kWhole>()))
     RegistersKernel(Op op, Load load, Store store, Rows rows) {
   __shared__ __align__(16) unsigned char scratch[2][kScratchBytes / 2];
   const int threads = blockDim.x;

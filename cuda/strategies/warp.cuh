@@ -12,7 +12,7 @@ __global__ void __launch_bounds__(kWarpThreads,
                                   BlocksFor(kWarpThreads,
                                             kVector * kPacks * kRows * sizeof(typename Op::T) *
                                                 (Op::kInputs + 2 * kTakesTerms<Op>),
-                                            ResidentThreads<Op, Load, Store, kVector, kWhole>()))
+                                            ResidentThreads<Op, Load, Store, kWhole>()))
     WarpKernel(Op op, Load load, Store store, Rows rows, int log2_lanes) {
   const int lanes = 1 << log2_lanes;
   const int groups = kWarpThreads >> log2_lanes;
