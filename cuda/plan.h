@@ -77,6 +77,7 @@ struct Device {
 };
 
 inline constexpr int kWarpLanes = 32;
+inline constexpr int64_t kMaxGrid = 2147483647;
 inline constexpr int kVectorBytes = 16;  // the widest access of a thread
 
 struct KnownDevice {
@@ -171,6 +172,10 @@ inline constexpr int kMaxRowBytesPerLane = 64;
 inline constexpr int kElementsPerLane = 16;
 inline constexpr int kMaxPacksPerLane = 8;
 inline constexpr int kWarpThreads = 128;
+// Of a warp's places for vectors, four fifths: with fewer in use, "tile" is faster. Softmax of 160,
+// 192 and 320 bf16 columns ran at 0.86, 0.90 and 0.79 of the copy limit by "warp", at 0.96, 0.94
+// and 0.97 by "tile" (benchmarks/results/h200-short.json).
+inline constexpr int kWarpFull = 4, kWarpFullest = 5;
 // Lanes with few vectors of a row take as many rows as makes these.
 inline constexpr int kWarpPacks = 2;
 // Blocks of `threads` that the compiler must leave room for on a multiprocessor, by the bytes of
@@ -226,6 +231,12 @@ inline constexpr int64_t kTermsBytes = 72 * 1024;
 // Larger clusters are slower than reading a row twice.
 inline constexpr int kTermsClusterBlocks = 8;
 
+// In float64, the most for blocks or clusters: its exponentials want threads that others' copies do
+// not keep waiting. Softmax and log-softmax of 32,768 columns ran at 0.46 and 0.41 of the copy
+// limit in clusters and at 0.54 and 0.60 by stream, log-softmax's cotangent of 65,536 at 0.71 and
+// 0.85 (H200, 2026-11).
+constexpr int64_t WideRowBytes(int inputs) { return inputs == 1 ? BlockRowBytes(1) : 544 * 1024; }
+
 // One block on a multiprocessor, with half of its registers for the row and most of its shared
 // memory for the next one. With 256 threads and two blocks the speed is the same, of rows half as
 // long.
@@ -277,11 +288,29 @@ inline constexpr int kSplitPartBytes = 32;  // of a part's statistics, at most
 inline constexpr int64_t kSplitRows = 16;
 inline constexpr int64_t kSplitRowBytes = 64 * 1024;
 
-inline constexpr int kPanelThreads = 256;
+// Geometries of "panel": benchmarks/results/h200-panel.json. With the same 256 threads for rows of
+// 33 columns or more, softmax of 40 and 100 bf16 columns ran at 0.53 and 0.67 of the copy limit:
+// what threads exchange cost more than what they had in common with their memory.
+inline constexpr int kPanelThreads = 256;  // at most
 inline constexpr int kPanelResident = 2;
-inline constexpr int kPanelBytes = 48 * 1024;
 inline constexpr int kPanelFewestLanes = 4;
-inline constexpr int kPanelShort = 32;  // columns
+// Of rows of at most so many columns; half as many of longer ones, or a quarter.
+inline constexpr int kPanelLanes = 16;
+inline constexpr int kPanelLanesColumns = 128;
+// The most of longer rows in a block's shared memory, but with the fewest lanes.
+constexpr int64_t PanelBytes(int inputs, int element_bytes) {
+  return (inputs > 1 ? 192 : element_bytes == 2 ? 32 : 64) * 1024;
+}
+// What statistics and rounding up to whole slices may add to that.
+inline constexpr int kPanelMargin = 24 * 1024;
+// About what a thread takes of a row.
+constexpr int PanelColumns(int inputs) { return inputs == 1 ? 20 : 8; }
+inline constexpr int kPanelFewestSlices = 2;
+// The fewest vectors side by side with which rows are faster in panels than in tiles: see
+// benchmarks/results/h200-neighbours.json.
+constexpr int64_t PanelVectors(int64_t columns) {
+  return columns <= 8 ? kMaxGrid : columns <= 16 ? 16 : columns <= 64 ? 8 : columns <= 128 ? 4 : 2;
+}
 
 inline constexpr int kStridedThreads = 256;
 // Threads take this many elements each before they share a row; no more of them than leave a warp
@@ -294,7 +323,6 @@ inline constexpr int kUnalignedColumns = 256;
 inline constexpr int kScratchBytes = 1024;
 // What kernels may declare beside that.
 inline constexpr int kStaticSharedBytes = 1024;
-inline constexpr int64_t kMaxGrid = 2147483647;
 
 constexpr int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -360,7 +388,8 @@ constexpr Plan RegistersPlan(const Problem& p, Plan plan) {
   if (p.inputs != 1 || p.dtype == DataType::kF64) {
     return Refuse(plan, "it takes one input of at most 32 bits an element");
   }
-  const int64_t packs = PacksPerRow(p);
+  // Those within the row: see Body in operands.cuh.
+  const int64_t packs = std::max<int64_t>(p.rows.columns / plan.vector, 1);
   // Terms cost a thread as much for 16 elements as for 32.
   const bool prefers_32 = TakesTerms(p.op) && SizeOf(p.dtype) == 2;
   const bool short_row = packs * plan.vector <= 16 * RegistersThreads(16) && !prefers_32;
@@ -534,9 +563,10 @@ constexpr Plan ClusterPlan(const Problem& p, const Device& device, Plan plan) {
 
 constexpr Plan StreamPlan(const Problem& p, const Device& device, Plan plan) {
   plan.threads = StreamThreads(p.inputs, IsPerRow(p.op), TakesTerms(p.op));
-  // Threads take some vectors each before a row gets more blocks; many where nothing is written.
-  const int64_t wanted =
-      PowerOfTwoFrom(CeilDiv(PacksPerRow(p), plan.threads * (IsPerRow(p.op) ? 128 : 16)));
+  // Threads take some vectors each before a row gets more blocks; many where nothing is written, or
+  // where a last batch of few vectors costs as much as a full one.
+  const int packs = IsPerRow(p.op) ? 128 : p.dtype == DataType::kF64 ? 64 : 16;
+  const int64_t wanted = PowerOfTwoFrom(CeilDiv(PacksPerRow(p), plan.threads * packs));
   plan.cluster_blocks =
       static_cast<int>(std::min<int64_t>(wanted, std::min(kStreamBlocks, device.cluster_blocks)));
   plan.lanes_per_row = plan.threads * plan.cluster_blocks;
@@ -604,21 +634,25 @@ constexpr Plan PanelPlan(const Problem& p, const Device& device, Plan plan) {
     return Refuse(plan, "the inner dimension is not whole vectors");
   }
   const int64_t columns = std::max<int64_t>(p.rows.columns, 1);
-  int lanes = kWarpLanes;
-  if (columns <= kPanelShort) {
-    // A single warp needs no barriers; two inputs are more to wait for.
-    if (SizeOf(p.dtype) == 2 || p.inputs > 1) lanes = kWarpLanes / 2;
-    plan.threads = p.inputs > 1 ? 128 : lanes * 2;
-  } else {
-    while (lanes > kPanelFewestLanes && columns * lanes * kVectorBytes * p.inputs > kPanelBytes) {
-      lanes /= 2;
-    }
-    plan.threads = columns * lanes * p.inputs <= 1024 ? kPanelThreads / 2 : kPanelThreads;
+  int64_t most = device.shared_per_block - kPanelMargin;
+  int lanes = kPanelLanes;
+  if (columns > kPanelLanesColumns) {
+    lanes /= 2;
+    most = std::min(most, PanelBytes(p.inputs, SizeOf(p.dtype)));
   }
-  const int slices = plan.threads / lanes;
+  // Nor lanes beyond the rows that there are.
+  while (lanes > kPanelFewestLanes && (columns * lanes * kVectorBytes * p.inputs > most ||
+                                       lanes / 2 * plan.vector >= p.rows.inner)) {
+    lanes /= 2;
+  }
+  const int64_t wanted = PowerOfTwoFrom(CeilDiv(columns, PanelColumns(p.inputs)));
+  const int slices = static_cast<int>(std::clamp<int64_t>(
+      wanted, std::max(kPanelFewestSlices, kWarpLanes / lanes), kPanelThreads / lanes));
+  plan.threads = lanes * slices;
   const int64_t places = CeilDiv(columns, slices) * plan.threads;
-  // A statistic, at most three compute values, of every row and warp.
-  plan.scratch_bytes = plan.threads / kWarpLanes * lanes * plan.vector * 3 * ComputeBytes(p.dtype);
+  // Two statistics, of at most three compute values, of every row and warp.
+  const int statistics = plan.threads / kWarpLanes * lanes * plan.vector;
+  plan.scratch_bytes = 2 * statistics * 3 * ComputeBytes(p.dtype);
   const int64_t shared = plan.scratch_bytes + places * kVectorBytes * p.inputs;
   if (shared + kStaticSharedBytes > device.shared_per_block) {
     return Refuse(plan, "the rows side by side do not fit a block's shared memory");
@@ -691,7 +725,7 @@ constexpr std::array<Strategy, 5> Preferred(const Problem& p, const Device& devi
   }
   if (TakesTerms(p.op) && p.rows.inner > 1) return {kStrided};
   if (p.rows.inner > 1) {
-    const bool wide = p.rows.inner * SizeOf(p.dtype) >= kPanelFewestLanes * kVectorBytes;
+    const bool wide = p.rows.inner / VectorOf(p) >= PanelVectors(p.rows.columns);
     if (wide && p.rows.inner % VectorOf(p) == 0) return {kPanel, kTile, kStrided};
     return {kTile, kPanel, kStrided};
   }
@@ -705,9 +739,20 @@ constexpr std::array<Strategy, 5> Preferred(const Problem& p, const Device& devi
   const bool fits =
       RowBytes(p) <= std::min(BlockRowBytes(p.inputs), room) || device.cluster_blocks < 2;
   // A value for each row wants a row read once, which needs no room for it.
-  const Strategy shared = IsPerRow(p.op) ? kStream : fits ? kBlock : kCluster;
+  const bool streams = IsPerRow(p.op) ||
+                       (p.dtype == DataType::kF64 && !fits && RowBytes(p) > WideRowBytes(p.inputs));
+  const Strategy shared = streams ? kStream : fits ? kBlock : kCluster;
   if (IsMasked(p) && p.rows.columns <= kTileColumns) {
     return {kTile, kWarp, kRegisters, shared, kStream};
+  }
+  // Where a power of two of lanes would leave too much of a warp idle, a tile's lanes have fewer
+  // elements each. Two inputs are at the limit all the same.
+  if (p.inputs == 1 && p.rows.columns <= kTileColumns) {
+    const Plan warp = WarpPlan(p, Plan{.vector = VectorOf(p)});
+    const int places = warp.lanes_per_row * warp.count_per_lane;
+    if (PacksPerRow(p) * kWarpFullest <= places * kWarpFull) {
+      return {kTile, kWarp, kRegisters, shared, kStream};
+    }
   }
   // Of so many columns, 16-bit rows are too few bytes for a block each.
   const int64_t shortest = kRegistersColumns + (SizeOf(p.dtype) == 2 ? 1 : 0);

@@ -47,6 +47,9 @@ RULES = {
             ("softmax", 4): 4096,
             ("log_softmax", 2): 256,
             ("log_softmax", 4): 4096,
+            # By its kernel alone (benchmarks/results/h200-columns-float64.json).
+            ("softmax", 8): 16,
+            ("log_softmax", 8): 16,
         },
     )
 }
@@ -86,7 +89,7 @@ def choose(
     if elements <= rule.elements:
         return Choice("xla", f"at most {rule.elements} elements: a launch costs more than they do")
     # Kernels that keep to a plan for any number of rows give one row to a few multiprocessors: 8
-    # rows of 128,256 take 1.2 to 1.3 times as long (benchmarks/results/h200-shapes-bfloat16.json).
+    # rows of 128,256 take 1.2 to 1.3 times as long (benchmarks/results/h200-shapes.json).
     few = elements <= rule.few * shape[axis]
     if op in SOFTMAX and shape[axis] >= rule.long and few:
         return Choice("xla", f"at most {rule.few} long rows, which must not be split")

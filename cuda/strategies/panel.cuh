@@ -9,38 +9,35 @@
 
 namespace jax_softmax::JS_ISA {
 
-// Over the block's slices of `lanes` threads; a thread has the statistics of kRows rows. `scratch`
-// holds them all for one thread in kWarpLanes / lanes.
-template <typename S, int kRows>
-__device__ __forceinline__ void SliceReduce(int lanes, S (&statistic)[kRows], void* scratch) {
+// Over the block's slices of kLanes threads; a thread has the statistics of kRows rows. `scratch`
+// holds them all for one thread in kWarpLanes / kLanes, and may not be used again.
+template <int kLanes, typename S, int kRows>
+__device__ __forceinline__ void SliceReduce(S (&statistic)[kRows], void* scratch) {
   using Crossing = typename S::Crossing;
   Crossing own[kRows];
 #pragma unroll
-  for (int r = 0; r < kRows; ++r) own[r] = statistic[r].Cross();
-  for (int mask = kWarpLanes / 2; mask >= lanes; mask /= 2) {
-#pragma unroll
-    for (int r = 0; r < kRows; ++r) own[r].Merge(FromLane(own[r], mask));
+  for (int r = 0; r < kRows; ++r) {
+    own[r] = SpreadReduce<kWarpLanes / kLanes, kLanes>(statistic[r]).Cross();
   }
   const int warps = blockDim.x / kWarpLanes;
   if (warps > 1) {
-    const int width = lanes * kRows;
+    constexpr int kWidth = kLanes * kRows;
     auto* parts = static_cast<Crossing*>(scratch);  // [warp][row of the thread][lane]
-    const int lane = threadIdx.x & (lanes - 1);
+    const int lane = threadIdx.x % kLanes;
     const int warp = threadIdx.x / kWarpLanes;
-    if (threadIdx.x % kWarpLanes < lanes) {
+    if (threadIdx.x % kWarpLanes < kLanes) {
 #pragma unroll
-      for (int r = 0; r < kRows; ++r) parts[warp * width + r * lanes + lane] = own[r];
+      for (int r = 0; r < kRows; ++r) parts[warp * kWidth + r * kLanes + lane] = own[r];
     }
     __syncthreads();
-    for (int t = threadIdx.x; t < width; t += blockDim.x) {
+    for (int t = threadIdx.x; t < kWidth; t += blockDim.x) {
       Crossing total = parts[t];
-      for (int w = 1; w < warps; ++w) total.Merge(parts[w * width + t]);
+      for (int w = 1; w < warps; ++w) total.Merge(parts[w * kWidth + t]);
       parts[t] = total;
     }
     __syncthreads();
 #pragma unroll
-    for (int r = 0; r < kRows; ++r) own[r] = parts[r * lanes + lane];
-    __syncthreads();
+    for (int r = 0; r < kRows; ++r) own[r] = parts[r * kLanes + lane];
   }
 #pragma unroll
   for (int r = 0; r < kRows; ++r) statistic[r] = S(own[r]);
@@ -116,19 +113,26 @@ __global__ void __launch_bounds__(kPanelThreads, kPanelResident)
     }
   };
 
+  // The number of lanes matters to nothing else.
+  const auto reduce = [&](auto& statistics, void* scratch) {
+    if (lanes == 4) return SliceReduce<4>(statistics, scratch);
+    if (lanes == 8) return SliceReduce<8>(statistics, scratch);
+    SliceReduce<16>(statistics, scratch);
+  };
+
   typename Op::First first[kVector];
   sweep([&](const auto& e) {
 #pragma unroll
     for (int r = 0; r < kVector; ++r) AddFirst(op, first[r], e[r]);
   });
-  SliceReduce(lanes, first, shared);
+  reduce(first, shared);
   typename Op::Second second[kVector];
   if constexpr (Op::kSweeps == 2) {
     sweep([&](const auto& e) {
 #pragma unroll
       for (int r = 0; r < kVector; ++r) AddSecond(op, second[r], e[r], op.Pivot(first[r]));
     });
-    SliceReduce(lanes, second, shared);
+    reduce(second, shared + scratch_bytes / 2);
   }
   typename Op::Row result[kVector];
 #pragma unroll
