@@ -42,8 +42,10 @@ ffi::Error Run(OpKind op, const Extras& extras, cudaStream_t stream, int32_t ord
   cudaError_t status = QueryDevice(ordinal, &device);
   if (status != cudaSuccess) return Failed(op, "asking for the device's limits", status);
   Plan plan = ChoosePlan(operands->problem, device, *requested);
-  // A strategy is asked for with the function; what its derivatives read may be too much for it.
-  if (plan.refusal != nullptr && operands->problem.inputs > 1) {
+  // A strategy is asked for with the function; what its derivatives read may be too much for it,
+  // and where XLA puts operands is nobody's to choose.
+  const bool asked = operands->problem.inputs == 1 && HasFullVectors(operands->problem);
+  if (plan.refusal != nullptr && !asked) {
     plan = ChoosePlan(operands->problem, device, Strategy::kAuto);
   }
   if (plan.refusal != nullptr) {

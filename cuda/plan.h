@@ -645,15 +645,21 @@ constexpr Plan PanelPlan(const Problem& p, const Device& device, Plan plan) {
                                        lanes / 2 * plan.vector >= p.rows.inner)) {
     lanes /= 2;
   }
-  const int64_t wanted = PowerOfTwoFrom(CeilDiv(columns, PanelColumns(p.inputs)));
-  const int slices = static_cast<int>(std::clamp<int64_t>(
-      wanted, std::max(kPanelFewestSlices, kWarpLanes / lanes), kPanelThreads / lanes));
-  plan.threads = lanes * slices;
-  const int64_t places = CeilDiv(columns, slices) * plan.threads;
-  // Two statistics, of at most three compute values, of every row and warp.
-  const int statistics = plan.threads / kWarpLanes * lanes * plan.vector;
-  plan.scratch_bytes = 2 * statistics * 3 * ComputeBytes(p.dtype);
-  const int64_t shared = plan.scratch_bytes + places * kVectorBytes * p.inputs;
+  const int fewest = std::max(kPanelFewestSlices, kWarpLanes / lanes);
+  int slices = static_cast<int>(std::clamp<int64_t>(
+      PowerOfTwoFrom(CeilDiv(columns, PanelColumns(p.inputs))), fewest, kPanelThreads / lanes));
+  const auto with_slices = [&] {
+    plan.threads = lanes * slices;
+    // Two statistics, of at most three compute values, of every row and warp.
+    const int statistics = plan.threads / kWarpLanes * lanes * plan.vector;
+    plan.scratch_bytes = 2 * statistics * 3 * ComputeBytes(p.dtype);
+    return plan.scratch_bytes + CeilDiv(columns, slices) * plan.threads * kVectorBytes * p.inputs;
+  };
+  int64_t shared = with_slices();
+  while (shared + kStaticSharedBytes > device.shared_per_block && slices > fewest) {
+    slices /= 2;
+    shared = with_slices();
+  }
   if (shared + kStaticSharedBytes > device.shared_per_block) {
     return Refuse(plan, "the rows side by side do not fit a block's shared memory");
   }
@@ -723,8 +729,8 @@ constexpr std::array<Strategy, 5> Preferred(const Problem& p, const Device& devi
   if (!HasFullVectors(p) && p.rows.inner == 1) {
     return {p.rows.columns > kUnalignedColumns ? kStream : kStrided};
   }
-  if (TakesTerms(p.op) && p.rows.inner > 1) return {kStrided};
-  if (p.rows.inner > 1) {
+  if (TakesTerms(p.op) && p.rows.inner != 1) return {kStrided};
+  if (p.rows.inner != 1) {
     const bool wide = p.rows.inner / VectorOf(p) >= PanelVectors(p.rows.columns);
     if (wide && p.rows.inner % VectorOf(p) == 0) return {kPanel, kTile, kStrided};
     return {kTile, kPanel, kStrided};

@@ -230,9 +230,10 @@ def test_rows_that_there_are_none_of(strategy):
 
 
 @each_device
-@pytest.mark.parametrize("shape", [(0, 5), (5, 0), (0,), (0, 0)], ids=str)
+@pytest.mark.parametrize("shape", [(0, 5), (5, 0), (4000, 0), (0,), (0, 0)], ids=str)
 def test_empty_problems_have_plans(device, shape):
-    assert plan(shape, "float32", device=device).bytes_moved == 0
+    for axis in range(len(shape)):
+        assert plan(shape, "float32", axis, device=device).bytes_moved == 0
 
 
 @pytest.mark.parametrize("strategy", CUDA_STRATEGIES)
