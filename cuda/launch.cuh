@@ -267,7 +267,7 @@ cudaError_t RunAs(const Call& call, cudaStream_t stream, int* resident) {
     const bool registers = plan.strategy == Strategy::kRegisters;
     const bool shared = plan.strategy == Strategy::kBlock || plan.strategy == Strategy::kCluster;
     const bool whole = call.problem.rows.columns % plan.vector == 0;
-    if (plan.vector > 1 && terms.sink == nullptr && !terms.caps) {
+    if (terms.sink == nullptr && !terms.caps) {
       if (terms.bias == nullptr && (registers || shared || (warp && whole))) {
         return Run<Op, In, Out, TermsKind::kMasks>(call, stream, resident);
       }

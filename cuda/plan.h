@@ -208,9 +208,9 @@ inline constexpr int kTileMostBytes = 64 * 1024;
 
 // More threads than 512 are slower in the forward pass at every row length (H200, 2026-11).
 inline constexpr std::array kBlockThreads = {128, 256, 512};
-// In float64, arithmetic is what counts, and every warp of a row adds to it: of 512 columns,
-// softmax ran at 0.64 of the copy limit with four and at 0.97 with one; of 1024, at 0.75 and 0.92
-// (H200, 2026-11).
+// In float64, arithmetic is what counts, and every warp of a row adds to it: softmax of 1,024
+// columns ran at 0.75 of the copy limit with four, and at 0.92 with two
+// (benchmarks/results/h200-float64.json).
 inline constexpr std::array kWideBlockThreads = {32, 64, 128, 256, 512};
 constexpr std::span<const int> BlockThreads(int compute_bytes) {
   if (compute_bytes == 8) return kWideBlockThreads;
@@ -234,7 +234,7 @@ inline constexpr int kTermsClusterBlocks = 8;
 // In float64, the most for blocks or clusters: its exponentials want threads that others' copies do
 // not keep waiting. Softmax and log-softmax of 32,768 columns ran at 0.46 and 0.41 of the copy
 // limit in clusters and at 0.54 and 0.60 by stream, log-softmax's cotangent of 65,536 at 0.71 and
-// 0.85 (H200, 2026-11).
+// 0.85 (the same file).
 constexpr int64_t WideRowBytes(int inputs) { return inputs == 1 ? BlockRowBytes(1) : 544 * 1024; }
 
 // One block on a multiprocessor, with half of its registers for the row and most of its shared
@@ -640,7 +640,7 @@ constexpr Plan PanelPlan(const Problem& p, const Device& device, Plan plan) {
     lanes /= 2;
     most = std::min(most, PanelBytes(p.inputs, SizeOf(p.dtype)));
   }
-  // Nor lanes beyond the rows that there are.
+  // Those that there is memory for, and neighbours.
   while (lanes > kPanelFewestLanes && (columns * lanes * kVectorBytes * p.inputs > most ||
                                        lanes / 2 * plan.vector >= p.rows.inner)) {
     lanes /= 2;
@@ -722,6 +722,14 @@ constexpr Plan Forced(const Problem& p, const Device& device, Strategy strategy,
   }
 }
 
+// Whether a power of two of lanes would leave too much of a warp idle, where a tile's lanes have
+// fewer elements each. Two inputs are at the limit all the same.
+constexpr bool FillsWarpBadly(const Problem& p) {
+  const Plan warp = WarpPlan(p, Plan{.vector = VectorOf(p)});
+  const int places = warp.lanes_per_row * warp.count_per_lane;
+  return p.inputs == 1 && PacksPerRow(p) * kWarpFullest <= places * kWarpFull;
+}
+
 // The strategies in order of preference.
 constexpr std::array<Strategy, 5> Preferred(const Problem& p, const Device& device) {
   using enum Strategy;
@@ -748,17 +756,8 @@ constexpr std::array<Strategy, 5> Preferred(const Problem& p, const Device& devi
   const bool streams = IsPerRow(p.op) ||
                        (p.dtype == DataType::kF64 && !fits && RowBytes(p) > WideRowBytes(p.inputs));
   const Strategy shared = streams ? kStream : fits ? kBlock : kCluster;
-  if (IsMasked(p) && p.rows.columns <= kTileColumns) {
+  if (p.rows.columns <= kTileColumns && (IsMasked(p) || FillsWarpBadly(p))) {
     return {kTile, kWarp, kRegisters, shared, kStream};
-  }
-  // Where a power of two of lanes would leave too much of a warp idle, a tile's lanes have fewer
-  // elements each. Two inputs are at the limit all the same.
-  if (p.inputs == 1 && p.rows.columns <= kTileColumns) {
-    const Plan warp = WarpPlan(p, Plan{.vector = VectorOf(p)});
-    const int places = warp.lanes_per_row * warp.count_per_lane;
-    if (PacksPerRow(p) * kWarpFullest <= places * kWarpFull) {
-      return {kTile, kWarp, kRegisters, shared, kStream};
-    }
   }
   // Of so many columns, 16-bit rows are too few bytes for a block each.
   const int64_t shortest = kRegistersColumns + (SizeOf(p.dtype) == 2 ? 1 : 0);

@@ -28,15 +28,10 @@ class Cache {
   // Starts to fetch vector k.
   template <typename W>
   __device__ __forceinline__ void Fetch(const Load& load, const W& window, int k) const {
-    static_assert(!W::kMasks);
+    static_assert(!W::kMasks && Raw::kBytes == kVectorBytes);
 #pragma unroll
     for (int input = 0; input < Op::kInputs; ++input) {
-      const auto* from = load.source[input] + window.Offset(k);
-      if constexpr (Raw::kBytes == kVectorBytes) {
-        __pipeline_memcpy_async(Place(input, k), from, kVectorBytes);
-      } else {
-        Raw::Load(from).Store(Place(input, k));
-      }
+      __pipeline_memcpy_async(Place(input, k), load.source[input] + window.Offset(k), kVectorBytes);
     }
   }
 
@@ -163,8 +158,7 @@ __global__ void __launch_bounds__(kTermsThreads.back(), TermsBlocks(sizeof(typen
     TermsKernel(Op op, Load load, Store store, Rows rows) {
   using T = typename Op::T;
   // Vectors of logits that lie apart, so that neighbouring threads' are neighbours.
-  constexpr int kFull = kVectorBytes / sizeof(T);
-  constexpr int kKept = kVector < kFull ? kVector : kFull, kParts = kVector / kKept;
+  constexpr int kKept = kVectorBytes / sizeof(T), kParts = kVector / kKept;
   constexpr int kBatch = Load::kTerms == TermsKind::kMasks && kWhole ? 4 : 2;  // vectors under way
   extern __shared__ __align__(16) unsigned char shared[];
   __shared__ Partial<Op> of_block[2];
