@@ -43,31 +43,33 @@ def softmax(x: jax.Array, *, axis: int) -> jax.Array:
     return e * (1 / jnp.sum(e, axis, keepdims=True))
 
 
+def _log_of_sum(e: jax.Array, axis: int) -> tuple[jax.Array, jax.Array]:
+    """The logarithm of the sum of `e`, whose largest is 1, and whether that sum is a NaN.
+
+    Ones have a sum of their own: where one term outweighs the rest, the logarithm keeps its digits.
+    XLA:GPU reduces side by side what does not depend on each other: a reduction more on the sum of
+    all took 1.7 times as long (after a bias, 512 bf16 columns, H200, 2026-11).
+    """
+    ones = jnp.round(e)
+    count = jnp.sum(ones, axis, keepdims=True)
+    return jnp.log1p(jnp.sum(e - ones, axis, keepdims=True) + (count - 1)), count != count
+
+
 @_in_compute_dtype
 def log_softmax(x: jax.Array, *, axis: int) -> jax.Array:
-    """Three reductions, each on the one before: side by side, XLA:GPU would not fuse them."""
     d = _shifted(x, axis)
     e = jnp.exp(d)
-    total = jnp.sum(e, axis, keepdims=True)
     if jnp.iscomplexobj(x):
-        return d - jnp.log(total)
-    # A maximum that outweighs the rest stays out, so that results near zero keep their digits.
-    most = jnp.where(total < 1.5, 0.75, 2).astype(e.dtype)
-    rest = jnp.sum(jnp.where(e > most, 0, e), axis, keepdims=True)
-    return d - jnp.log1p(jnp.where(rest < 1, rest, rest - 1))
+        return d - jnp.log(jnp.sum(e, axis, keepdims=True))
+    return d - _log_of_sum(e, axis)[0]
 
 
 @_in_compute_dtype
 def logsumexp(x: jax.Array, *, axis: int) -> jax.Array:
-    top = jnp.max(x, axis, initial=-jnp.inf)
-    e = jnp.exp(x - jnp.expand_dims(jnp.where(jnp.isfinite(top), top, 0), axis))
-    total = jnp.sum(e, axis, keepdims=True)
-    most = jnp.where(total < 1.5, 0.75, 2).astype(e.dtype)  # as in log_softmax
-    rest = jnp.sum(jnp.where(e > most, 0, e), axis)
-    log = jnp.log1p(jnp.where(rest < 1, rest, rest - 1))
+    top = jnp.max(x, axis, keepdims=True, initial=-jnp.inf)
+    log, is_nan = _log_of_sum(jnp.exp(x - jnp.where(jnp.isfinite(top), top, 0)), axis)
     # XLA:CPU's maximum may miss a NaN; the sum has it.
-    no_nan = jnp.squeeze(total == total, axis)
-    return jnp.where(jnp.isinf(top) & no_nan, top, top + log)
+    return jnp.squeeze(jnp.where(jnp.isinf(top) & ~is_nan, top, top + log), axis)
 
 
 @_in_compute_dtype
