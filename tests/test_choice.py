@@ -14,25 +14,26 @@ import jax_softmax
 from jax_softmax import _choice, plan
 
 MANY = 2**20
-RULE = [  # shape, axis, dtype, output dtype, then softmax, log_softmax, derivatives
-    ((256, 512), 1, "float32", "float32", "xla", "xla", "xla"),
-    ((4, 5, 6), 1, "float64", "float64", "xla", "xla", "xla"),
-    ((0, 5), 1, "float32", "float32", "xla", "xla", "xla"),
-    ((257, 512), 1, "float32", "float32", "xla", "xla", "cuda"),
-    ((MANY, 16), 1, "bfloat16", "bfloat16", "xla", "xla", "cuda"),
-    ((MANY, 256), 1, "float16", "float16", "xla", "xla", "cuda"),
-    ((MANY, 257), 1, "float16", "float16", "xla", "cuda", "cuda"),
-    ((MANY, 1024), 1, "float16", "float16", "xla", "cuda", "cuda"),
-    ((MANY, 1025), 1, "bfloat16", "bfloat16", "cuda", "cuda", "cuda"),
-    ((MANY, 1025), 1, "bfloat16", "float32", "xla", "xla", "cuda"),
-    ((MANY, 4096), 1, "float32", "float32", "xla", "xla", "cuda"),
-    ((MANY, 4097), 1, "float32", "float32", "cuda", "cuda", "cuda"),
-    ((MANY, 16), 1, "float64", "float64", "xla", "xla", "cuda"),
-    ((MANY, 17), 1, "float64", "float64", "cuda", "cuda", "cuda"),
-    ((16, MANY), 0, "float32", "float32", "cuda", "cuda", "cuda"),
-    ((1024, 16, 64), 1, "float32", "float32", "cuda", "cuda", "cuda"),
-    ((64, 1024, 16, 1, 1), 2, "float32", "float32", "xla", "xla", "cuda"),
-    ((16, MANY, 0), 0, "float32", "float32", "xla", "xla", "xla"),
+RULE = [  # shape, axis, dtype, output dtype; then softmax, log_softmax, softmax's tangent, others
+    ((256, 512), 1, "float32", "float32", "xla", "xla", "xla", "xla"),
+    ((4, 5, 6), 1, "float64", "float64", "xla", "xla", "xla", "xla"),
+    ((0, 5), 1, "float32", "float32", "xla", "xla", "xla", "xla"),
+    ((257, 512), 1, "float32", "float32", "xla", "xla", "cuda", "cuda"),
+    ((MANY, 16), 1, "float32", "float32", "xla", "xla", "cuda", "cuda"),
+    ((MANY, 16), 1, "bfloat16", "float32", "xla", "xla", "cuda", "cuda"),
+    ((MANY, 16), 1, "bfloat16", "bfloat16", "xla", "xla", "xla", "cuda"),
+    ((MANY, 256), 1, "float16", "float16", "xla", "xla", "xla", "cuda"),
+    ((MANY, 257), 1, "float16", "float16", "xla", "xla", "cuda", "cuda"),
+    ((MANY, 4096), 1, "bfloat16", "bfloat16", "xla", "xla", "cuda", "cuda"),
+    ((MANY, 4097), 1, "bfloat16", "bfloat16", "cuda", "cuda", "cuda", "cuda"),
+    ((MANY, 4096), 1, "float32", "float32", "xla", "xla", "cuda", "cuda"),
+    ((MANY, 4097), 1, "float32", "float32", "cuda", "cuda", "cuda", "cuda"),
+    ((MANY, 16), 1, "float64", "float64", "xla", "xla", "cuda", "cuda"),
+    ((MANY, 17), 1, "float64", "float64", "cuda", "cuda", "cuda", "cuda"),
+    ((16, MANY), 0, "float32", "float32", "cuda", "cuda", "cuda", "cuda"),
+    ((1024, 16, 64), 1, "bfloat16", "bfloat16", "cuda", "cuda", "cuda", "cuda"),
+    ((64, 1024, 16, 1, 1), 2, "float32", "float32", "xla", "xla", "cuda", "cuda"),
+    ((16, MANY, 0), 0, "float32", "float32", "xla", "xla", "xla", "xla"),
 ]
 
 
@@ -41,7 +42,8 @@ RULE = [  # shape, axis, dtype, output dtype, then softmax, log_softmax, derivat
 def test_the_rule(op, case):
     shape, axis, dtype, output_dtype, *expected = case
     problem = op, shape, axis, jnp.dtype(dtype), jnp.dtype(output_dtype)
-    chosen = expected[FORWARD.index(op) if op in FORWARD else -1]
+    named = (*FORWARD, "softmax_tangent")
+    chosen = expected[named.index(op) if op in named else -1]
     for flag in (None, False):
         assert _choice.choose(*problem, "cuda", batch_invariant=flag).implementation == chosen
     assert _choice.choose(*problem, "cuda", batch_invariant=True).implementation == "cuda"
