@@ -122,6 +122,11 @@ struct Terms {
   // How many rows that lie apart read the same of a large operand: they are worked on in turn.
   Divisor turns;
   Broadcast mask_at, bias_at, scale_at, sink_at;
+
+  // Whether logits that are not masked are what the operand holds.
+  bool AreMasksAlone() const {
+    return factor == 1 && !caps && bias == nullptr && scale == nullptr && sink == nullptr;
+  }
 };
 
 // What an op has beside its operands.

@@ -105,6 +105,8 @@ template <typename Op, typename In, typename Out, TermsKind kKind = TermsKind::k
 cudaError_t Run(const Call& call, cudaStream_t stream, int* resident) {
   constexpr bool kTerms = kTakesTerms<Op>;
   constexpr bool kFewTerms = kKind != TermsKind::kAny;
+  // In shared memory alone are logits what they are in memory.
+  constexpr bool kShared = kKind == TermsKind::kMasksAlone;
   using Load = std::conditional_t<kTerms, TermsLoad<Op, In, kKind>, DirectLoad<Op, In>>;
   using Store = std::conditional_t<kTerms, MaskedStore<Op, Out>, DirectStore<Op, Out>>;
   constexpr int kFullVector = kVectorBytes / sizeof(In);
@@ -192,7 +194,8 @@ cudaError_t Run(const Call& call, cudaStream_t stream, int* resident) {
           case Strategy::kWarp:
             return WithConstant<1, 2, 4, kMaxPacksPerLane>(plan.count_per_lane, [&](auto packs) {
               constexpr int kRowBytes = kVector * packs * sizeof(typename Op::T);
-              if constexpr (kRowBytes <= kMaxRowBytesPerLane && (kWhole || !kFewTerms)) {
+              if constexpr (kRowBytes <= kMaxRowBytesPerLane && !kShared &&
+                            (kWhole || !kFewTerms)) {
                 constexpr int kRows = packs < kWarpPacks ? kWarpPacks / packs : 1;
                 return launch(WarpKernel<Op, Load, Store, kVector, kWhole, packs, kRows>,
                               log2_lanes);
@@ -201,7 +204,7 @@ cudaError_t Run(const Call& call, cudaStream_t stream, int* resident) {
               }
             });
           case Strategy::kRegisters:
-            if constexpr (Op::kInputs == 1 && kVector > 2) {
+            if constexpr (Op::kInputs == 1 && kVector > 2 && !kShared) {
               return WithConstant<16 / kVector, 32 / kVector>(plan.count_per_lane, [&](auto packs) {
                 return launch(RegistersKernel<Op, Load, Store, kVector, kWhole, packs>);
               });
@@ -267,6 +270,12 @@ cudaError_t RunAs(const Call& call, cudaStream_t stream, int* resident) {
     const bool registers = plan.strategy == Strategy::kRegisters;
     const bool shared = plan.strategy == Strategy::kBlock || plan.strategy == Strategy::kCluster;
     const bool whole = call.problem.rows.columns % plan.vector == 0;
+    if constexpr (sizeof(In) == 2) {
+      if (call.problem.masks_alone && shared) {
+        using Direct = typename OpForTypes<OpOf, In, Out>::Direct;
+        return Run<Direct, In, Out, TermsKind::kMasksAlone>(call, stream, resident);
+      }
+    }
     if (terms.sink == nullptr && !terms.caps) {
       if (terms.bias == nullptr && (registers || shared || (warp && whole))) {
         return Run<Op, In, Out, TermsKind::kMasks>(call, stream, resident);

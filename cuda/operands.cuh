@@ -209,10 +209,13 @@ struct AllKept {};
 // Which terms there may be: code for the others costs time where there are none.
 enum class TermsKind {
   kNone,
+  kMasksAlone,
   kMasks,   // masks and scales
   kBiased,  // and a bias in vectors, of rows that are these
   kAny
 };
+template <TermsKind kKind>
+inline constexpr bool kIsMasks = kKind == TermsKind::kMasksAlone || kKind == TermsKind::kMasks;
 
 // LOAD: elements in the op's compute type, converted from `Io`.
 template <typename Op_, typename Io_>

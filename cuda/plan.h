@@ -54,6 +54,7 @@ struct Problem {
   // Whether a row's plan must be the same among any number of other rows.
   bool batch_invariant;
   int64_t workspace_bytes = 0;  // of WorkspaceBytes
+  bool masks_alone = false;     // of an op that takes terms: there are no others
 
   constexpr TypePair Types() const { return {dtype, out_dtype}; }
   constexpr int64_t Results() const { return IsPerRow(op) ? rows.Count() : rows.Elements(); }
@@ -225,6 +226,10 @@ constexpr int64_t BlockRowBytes(int inputs) { return (inputs == 1 ? 112 : 192) *
 // bf16 rows of 9,216 columns took 30 % longer, of 32,000 10 %, and of 50,257 a third (H200,
 // 2026-11).
 inline constexpr std::array kTermsThreads = {128, 192, 256};
+// Of a row with masks alone, a thread takes so many vectors before it gets more threads: 8,192,
+// 12,288 and 16,384 bf16 columns, a mask for each element, ran at 0.99, 0.91 and 0.89 of the copy
+// limit with 128, and at 0.83, 0.98 and 0.98 with 192, the last at 0.99 with 256 (H200, 2026-11).
+inline constexpr int kMaskedPacks = 9;
 constexpr int TermsBlocks(int compute_bytes) { return compute_bytes == 8 ? 2 : 4; }
 constexpr int TermsRegisters(int compute_bytes) { return compute_bytes == 8 ? 128 : 64; }
 inline constexpr int64_t kTermsBytes = 72 * 1024;
@@ -313,10 +318,11 @@ constexpr int64_t PanelVectors(int64_t columns) {
 }
 
 inline constexpr int kStridedThreads = 256;
-// Threads take this many elements each before they share a row; no more of them than leave a warp
-// 32 neighbouring rows.
+// Threads take this many elements each before they share a row. Softmax of 20,000 columns and 12
+// neighbours ran at 0.12 of the copy limit with 8 of them, at 0.21 with 16, of 4,096 columns and 3
+// neighbours at 0.12 and 0.19; 32 are no faster (bf16, H200, 2026-11).
 inline constexpr int kStridedColumns = 64;
-inline constexpr int kStridedMostLanes = kStridedThreads / kWarpLanes;
+inline constexpr int kStridedMostLanes = 16;
 // Of rows that are neighbours, where the operands are not aligned; with more, blocks share one.
 inline constexpr int kUnalignedColumns = 256;
 // Space for two statistics per warp in a block's reductions.
@@ -356,10 +362,19 @@ constexpr int64_t RowBytes(const Problem& p) {
   return PacksPerRow(p) * VectorOf(p) * SizeOf(p.dtype) * p.inputs;
 }
 
-// What a row takes in shared memory: what terms make of it is in the compute type.
+// Whether a row with terms keeps its type in shared memory: masks alone leave an element as it is
+// or make it -inf.
+constexpr bool KeepsNarrow(const Problem& p) {
+  return TakesTerms(p.op) && p.masks_alone && SizeOf(p.dtype) == 2;
+}
+
+// Of an element in shared memory: what other terms make of it is in the compute type.
+constexpr int SharedBytes(const Problem& p) {
+  return TakesTerms(p.op) && !KeepsNarrow(p) ? ComputeBytes(p.dtype) : SizeOf(p.dtype);
+}
+
 constexpr int64_t SharedRowBytes(const Problem& p) {
-  const int64_t bytes = RowBytes(p);
-  return TakesTerms(p.op) ? bytes / SizeOf(p.dtype) * ComputeBytes(p.dtype) : bytes;
+  return RowBytes(p) / SizeOf(p.dtype) * SharedBytes(p);
 }
 
 constexpr Plan Refuse(Plan plan, const char* why) {
@@ -492,10 +507,9 @@ constexpr Plan BlockPlan(const Problem& p, const Device& device, Plan plan) {
   const int resident = ResidentBlocks(device, plan.threads, registers, plan.shared_bytes);
   for (int threads : sizes) {
     // The largest block that leaves as many resident, and that the row keeps busy.
-    if (threads <= PacksPerRow(p) &&
-        ResidentBlocks(device, threads, registers, plan.shared_bytes) == resident) {
-      plan.threads = threads;
-    }
+    const bool as_many = ResidentBlocks(device, threads, registers, plan.shared_bytes) == resident;
+    const bool crowded = KeepsNarrow(p) && PacksPerRow(p) > int64_t{plan.threads} * kMaskedPacks;
+    if ((threads <= PacksPerRow(p) && as_many) || crowded) plan.threads = threads;
   }
   plan.lanes_per_row = plan.threads;
   plan.rows_per_block = 1;
@@ -520,7 +534,7 @@ constexpr Plan TermsClusterPlan(const Problem& p, const Device& device, Plan pla
   if (blocks > std::min(device.cluster_blocks, kTermsClusterBlocks)) {
     return Refuse(plan, "the row does not fit a cluster");
   }
-  const int64_t share = CeilDiv(PacksPerRow(p), blocks) * VectorOf(p) * ComputeBytes(p.dtype);
+  const int64_t share = CeilDiv(PacksPerRow(p), blocks) * VectorOf(p) * SharedBytes(p);
   plan.cluster_blocks = static_cast<int>(blocks);
   plan.shared_bytes = static_cast<int>(share) + kScratchBytes;
   plan.threads = kTermsThreads.back();

@@ -17,7 +17,7 @@ struct TermsLoad : DirectLoad<Op, Io_> {
   static_assert(Op::kInputs == 1);
   static constexpr TermsKind kTerms = kKind;
   static constexpr bool kAny = kKind == TermsKind::kAny;
-  static constexpr bool kHasBias = kKind != TermsKind::kMasks;
+  static constexpr bool kHasBias = !kIsMasks<kKind>;
 
   Terms terms;
 
@@ -83,7 +83,7 @@ struct TermsLoad : DirectLoad<Op, Io_> {
   template <typename W>
   __device__ __forceinline__ static bool Sees(const Row& row, const W& window,
                                               typename W::Index pack) {
-    return kKind != TermsKind::kMasks || IsLeft(row, pack * W::kVector - window.head);
+    return !kIsMasks<kKind> || IsLeft(row, pack * W::kVector - window.head);
   }
 
   template <bool kLastUse = false, typename W>
@@ -93,8 +93,7 @@ struct TermsLoad : DirectLoad<Op, Io_> {
     const auto column = pack * W::kVector - window.head;
     present = present && IsLeft(row, column);
     Raw<W::kVector> raw;
-    raw.x = Base::template Fetch<kLastUse, kKind != TermsKind::kMasks>({}, input, window, pack,
-                                                                       present);
+    raw.x = Base::template Fetch<kLastUse, !kIsMasks<kKind>>({}, input, window, pack, present);
     if constexpr (W::kWhole) {
       if (terms.mask_in_vectors && present) {
         const auto mask = Words<uint8_t, W::kVector>::Load(MaskAt(row, column));
@@ -157,8 +156,10 @@ struct TermsLoad : DirectLoad<Op, Io_> {
     const auto x = raw[0].x.Unpack();
 #pragma unroll
     for (int i = 0; i < kVector; ++i) z[i] = Widen(x.element[i]);
+    if constexpr (kKind != TermsKind::kMasksAlone) {
 #pragma unroll
-    for (int i = 0; i < kVector; ++i) z[i] *= row.scale;
+      for (int i = 0; i < kVector; ++i) z[i] *= row.scale;
+    }
     if (kAny && terms.caps) {
 #pragma unroll
       for (int i = 0; i < kVector; ++i) z[i] = Capped(z[i]);
@@ -190,7 +191,7 @@ struct TermsLoad : DirectLoad<Op, Io_> {
     const bool kept =
         terms.mask == nullptr || *MaskAt(row, column * terms.mask_at.column_stride) != 0;
     if (kept) {
-      T z = x * row.scale;
+      T z = kKind == TermsKind::kMasksAlone ? x : x * row.scale;
       if (terms.caps) z = Capped(z);
       if (terms.bias != nullptr) z += BiasAt(row.bias + column * terms.bias_at.column_stride);
       e.value[0] = z;

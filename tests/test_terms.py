@@ -132,6 +132,31 @@ def test_kernels(implementation, pair, options, log):
 
 
 @each_form
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", ("bfloat16", "float32")], ids=str)
+@pytest.mark.parametrize("columns", [9216, 30_003, 32_000, 50_257, 128_256, 155_000, 262_145])
+def test_masks_alone_leave_16_bits(columns, dtype, log):
+    """Rows that are kept as they are: signed zeros, infinities and NaN among them, under masks too."""
+    dtype, output_dtype = (dtype, dtype) if isinstance(dtype, str) else dtype
+    rng = np.random.default_rng(columns)
+    x = 3 * rng.standard_normal((7, columns))
+    mask = rng.random((7, columns)) < 0.8
+    x[1, ::7], x[2, mask[2]] = -np.inf, -np.inf
+    x[3, 5], mask[3, 5] = np.nan, True
+    x[4, 5], mask[4, 5] = np.nan, False
+    x[5, 6], mask[5, 6] = np.inf, False
+    mask[6] = False
+    with jax.default_device(device_of("cuda")):
+        given = {"x": jnp.asarray(x, dtype), "mask": mask, "axis": -1}
+        got, want = run(given, output_dtype, log, "cuda")
+        plain = masked_softmax(**given, log=log, dtype=output_dtype, implementation="xla")
+    # A row of -inf, not all of them masked, is not what the definition is made for.
+    np.testing.assert_array_equal(np.isnan(got[2]), np.isnan(plain[2]))
+    others = np.arange(7) != 2
+    assert_close(got[others], want[others], dtype)
+
+
+@each_form
 @pytest.mark.parametrize("columns", [5, 40, 700, 9000])
 @pytest.mark.parametrize("sink", [False, True], ids=["", "sink"])
 @pytest.mark.parametrize("implementation", ["cpu:row", "cpu:lanes"])

@@ -1,5 +1,5 @@
-// Strategy "block": a block per row, the row in shared memory in its own dtype, or its logits in
-// the compute type, read once.
+// Strategy "block": a block per row, the row in shared memory in its own dtype, or what terms make
+// of its logits in the compute type, read once.
 #pragma once
 
 #include <cuda_pipeline.h>
@@ -41,12 +41,11 @@ class Cache {
     __pipeline_wait_prior(0);
   }
 
-  // Keeps elements in the compute type as vector k.
+  // Keeps values that their type in memory can hold as vector k.
   __device__ __forceinline__ void Keep(int k, const T (&values)[kVector]) const {
-    static_assert(std::is_same_v<typename Load::Io, T>);
     typename Raw::Values kept;
 #pragma unroll
-    for (int i = 0; i < kVector; ++i) kept.element[i] = values[i];
+    for (int i = 0; i < kVector; ++i) kept.element[i] = NarrowTo<typename Load::Io>(values[i]);
     Raw(kept).Store(Place(0, k));
   }
 
@@ -152,14 +151,16 @@ __global__ void __launch_bounds__(kBlockThreads.back())
 }
 
 // The same for logits with terms, by a block or a cluster of them: what terms leave of a row is
-// kept in the compute type, so that no term is read twice.
+// kept, so that no term is read twice.
 template <typename Op, typename Load, typename Store, int kVector, bool kWhole>
 __global__ void __launch_bounds__(kTermsThreads.back(), TermsBlocks(sizeof(typename Op::T)))
     TermsKernel(Op op, Load load, Store store, Rows rows) {
   using T = typename Op::T;
+  using Io = std::conditional_t<Load::kTerms == TermsKind::kMasksAlone, typename Load::Io, T>;
   // Vectors of logits that lie apart, so that neighbouring threads' are neighbours.
-  constexpr int kKept = kVectorBytes / sizeof(T), kParts = kVector / kKept;
-  constexpr int kBatch = Load::kTerms == TermsKind::kMasks && kWhole ? 4 : 2;  // vectors under way
+  constexpr int kKept = kVectorBytes / sizeof(Io), kParts = kVector / kKept;
+  using Kept = Cache<Op, DirectLoad<Op, Io>, kKept>;
+  constexpr int kBatch = kIsMasks<Load::kTerms> && kWhole ? 4 : 2;  // vectors under way
   extern __shared__ __align__(16) unsigned char shared[];
   __shared__ Partial<Op> of_block[2];
   const Cluster cluster;
@@ -169,7 +170,7 @@ __global__ void __launch_bounds__(kTermsThreads.back(), TermsBlocks(sizeof(typen
     const int64_t row = load.RowAt(i, rows);
     const auto of_row = load.ForRow(row, rows);
     const Slice<BodyOf<kVector, kWhole>> slice(row, rows.columns, cluster.rank, cluster.blocks);
-    const Cache<Op, DirectLoad<Op, T>, kKept> cache(shared + kScratchBytes, 0);
+    const Kept cache(shared + kScratchBytes, 0);
 
     Edge edge(load, store, of_row, slice.window, cluster.rank == 0);
     typename Op::First first;
@@ -202,7 +203,7 @@ __global__ void __launch_bounds__(kTermsThreads.back(), TermsBlocks(sizeof(typen
     cluster.Merge(op, total, of_block[turn]);
     const auto result = CloseRow(op, of_row, total.first, total.second);
     auto of_terms = result;
-    if constexpr (kFinishesFromTerm<Op>) of_terms = op.ForTermsOf(own, total.first, result);
+    if constexpr (Kept::kKeepsTerms) of_terms = op.ForTermsOf(own, total.first, result);
 
     for (int k = threadIdx.x; k < slice.packs; k += blockDim.x) {
       T y[kVector];

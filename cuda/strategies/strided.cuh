@@ -7,7 +7,7 @@
 
 namespace jax_softmax::JS_ISA {
 
-// Elements folded into the online statistics at a time.
+// Elements that a thread loads before it uses any.
 inline constexpr int kStridedFold = 4;
 // Elements of a part.
 inline constexpr int kStridedPart = 64;
@@ -15,6 +15,7 @@ inline constexpr int kStridedPart = 64;
 template <typename Op, typename Load, typename Store>
 __global__ void __launch_bounds__(kStridedThreads, 1)
     StridedKernel(Op op, Load load, Store store, Rows rows, int log2_slices) {
+  using E = Element<typename Op::T, Op::kInputs>;
   static_assert(sizeof(Partial<Op>) <= 4 * sizeof(typename Op::T), "see StridedPlan");
   extern __shared__ __align__(16) unsigned char shared[];
   auto* parts = reinterpret_cast<Partial<Op>*>(shared);  // [slice][row of the block]
@@ -37,7 +38,7 @@ __global__ void __launch_bounds__(kStridedThreads, 1)
       const int64_t end = min(begin + slices * kStridedPart, columns);
       Partial<Op> part;
       for (int64_t c = begin; c < end; c += slices * kStridedFold) {
-        Element<typename Op::T, Op::kInputs> e[1][kStridedFold];
+        E e[1][kStridedFold];
 #pragma unroll
         for (int i = 0; i < kStridedFold; ++i) {
           const int64_t column = c + i * slices;
@@ -61,11 +62,20 @@ __global__ void __launch_bounds__(kStridedThreads, 1)
     if constexpr (kPerRow<Op>) {
       if (slice == 0 && row < count) store.At(row, result);
     } else {
-      for (int64_t c = slice; c < columns; c += slices) {
-        const int64_t offset = base + c * rows.inner;
-        Element<typename Op::T, Op::kInputs> e;
-        const auto kept = load.At(of_row, c, offset, e);
-        store.At(offset, op.Finish(e, result), kept, result);
+      for (int64_t c = slice; c < columns; c += slices * kStridedFold) {
+        E e[kStridedFold];
+        decltype(load.At(of_row, c, base, e[0])) kept[kStridedFold];
+#pragma unroll
+        for (int i = 0; i < kStridedFold; ++i) {
+          const int64_t column = c + i * slices;
+          if (column < columns) kept[i] = load.At(of_row, column, base + column * rows.inner, e[i]);
+        }
+#pragma unroll
+        for (int i = 0; i < kStridedFold; ++i) {
+          const int64_t column = c + i * slices;
+          if (column >= columns) break;
+          store.At(base + column * rows.inner, op.Finish(e[i], result), kept[i], result);
+        }
       }
     }
   }
