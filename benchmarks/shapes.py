@@ -48,6 +48,7 @@ OTHER_SHAPES = (
     Case((131072, 64, 8), axis=1),
     Case((32768, 64, 33), axis=1),
     Case((32768, 1024, 2), axis=1),
+    Case((64, 4096, 1024), axis=1),
     Case((2048, 4096, 33), axis=1),
 )
 

@@ -141,6 +141,11 @@ cudaError_t Run(const Call& call, cudaStream_t stream, int* resident) {
       if constexpr (kFewTerms) {
         return cudaErrorInvalidValue;
       } else {
+        if constexpr (!kTerms) {
+          if (plan.vector > 1) {
+            return launch(StridedVectorsKernel<Op, Load, Store, kFullVector>, log2_lanes);
+          }
+        }
         return launch(StridedKernel<Op, Load, Store>, log2_lanes);
       }
     case Strategy::kTile: {

@@ -18,7 +18,15 @@ class Choice(NamedTuple):
 
 
 class Rule(NamedTuple):
-    """Where XLA's code is the faster one in a graph."""
+    """Where XLA's code is the faster one in a graph, and what a block of the kernels may keep.
+
+    Along another axis than the last, neighbours that are no whole vectors of 16 bytes are read
+    twice, one by one, where a block has no room for them all: XLA's code takes half to nine tenths
+    of the time (`[2048, 4096, 33]` in benchmarks/results/h200-shapes.json).
+    """
+
+    slab_bytes: int  # of all inputs, and
+    slab_columns: int  # the most columns
 
     elements: int  # up to which a launch is all that an op costs
     long: int  # columns from which few rows may be split, where the caller allows it
@@ -39,6 +47,8 @@ SOFTMAX |= {"softmax_tangent", "log_softmax_tangent", "log_softmax_cotangent"}
 # Platforms without a rule run their kernels.
 RULES = {
     "cuda": Rule(
+        slab_bytes=2**16,
+        slab_columns=1024,
         elements=2**17,
         long=2**15,
         few=8,
@@ -59,6 +69,21 @@ RULES = {
 def is_short(op: str, columns: Any, platform: str) -> bool:
     """Whether rows are too short for the kernels; no symbolic length is."""
     return isinstance(columns, int) and columns <= SHORT_ROWS.get((platform, op), 0)
+
+
+def keeps_neighbours(
+    op: str, shape: tuple[int, ...], axis: int, dtype: Any, output_dtype: Any, rule: Rule
+) -> bool:
+    """Whether the kernels read rows along this axis in vectors, or once."""
+    inner, vector = math.prod(shape[axis + 1 :]), max(1, 16 // dtype.itemsize)
+    if inner % vector == 0:
+        return True
+    if shape[axis] > rule.slab_columns or dtype != output_dtype:
+        return False
+    slab = shape[axis] * inner
+    together = vector // math.gcd(slab, vector)  # that are whole vectors
+    inputs = 1 if op in ("softmax", "log_softmax") else 2
+    return together * slab * dtype.itemsize * inputs <= rule.slab_bytes
 
 
 def choose(
@@ -94,11 +119,15 @@ def choose(
     few = elements <= rule.few * shape[axis]
     if op in SOFTMAX and shape[axis] >= rule.long and few:
         return Choice("xla", f"at most {rule.few} long rows, which must not be split")
+    last = math.prod(shape[axis + 1 :]) == 1
+    if op in SOFTMAX and not last and dtype.itemsize < 8:
+        if not keeps_neighbours(op, shape, axis, dtype, output_dtype, rule):
+            return Choice("xla", "neighbours that are no whole vectors, too many to keep")
     width = max(dtype.itemsize, output_dtype.itemsize)
     most = rule.columns.get((op, width), 0)
     if not most:
         return Choice(platform, f"XLA has no single kernel at the memory limit for {op} of {dtype}")
-    if math.prod(shape[axis + 1 :]) > 1:
+    if not last:
         return Choice(platform, "the axis is not the last one")
     if shape[axis] > most:
         return Choice(platform, f"rows of more than {most}")

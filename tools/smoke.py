@@ -25,7 +25,7 @@ STRATEGIES = {
     "split": (7, 30001, 65536),
     "stream": (7, 4099),
     "panel": (9, 65, 700),
-    "strided": (9, 65),
+    "strided": (9, 65, 2050),
 }
 TERMS_STRATEGIES = {
     "warp": (33, 256),

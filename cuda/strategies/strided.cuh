@@ -1,5 +1,6 @@
-// Strategy "strided": rows along any axis, no transpose. Neighbouring threads take neighbouring
-// rows, so that accesses coalesce over the inner dimension; a few threads share each row.
+// Strategy "strided": rows along any axis, no transpose, read twice. Neighbouring threads take
+// neighbouring rows, or vectors of them where these are whole, so that accesses coalesce over the
+// inner dimension; a few threads share each row.
 #pragma once
 
 #include "../operands.cuh"
@@ -75,6 +76,108 @@ __global__ void __launch_bounds__(kStridedThreads, 1)
           const int64_t column = c + i * slices;
           if (column >= columns) break;
           store.At(base + column * rows.inner, op.Finish(e[i], result), kept[i], result);
+        }
+      }
+    }
+  }
+}
+
+// The same of rows whose neighbours are whole vectors, each of which a few threads share.
+template <typename Op, typename Load, typename Store, int kVector>
+__global__ void __launch_bounds__(kStridedThreads, kStridedResident)
+    StridedVectorsKernel(Op op, Load load, Store store, Rows rows, int log2_slices) {
+  using E = Element<typename Op::T, Op::kInputs>;
+  using Raw = typename Load::template Raw<kVector>;
+  extern __shared__ __align__(16) unsigned char shared[];
+  auto* parts = reinterpret_cast<Partial<Op>*>(shared);  // [slice][row of the thread][lane]
+  const int slices = 1 << log2_slices;
+  const int lanes = kStridedThreads >> log2_slices;
+  const int lane = threadIdx.x & (lanes - 1);
+  const int slice = threadIdx.x / lanes;
+  const int width = kVector * lanes;
+  // This thread's, of its row r: what registers have no room for while it adds to another.
+  const auto own_part = [&](int r) -> Partial<Op>& {
+    return parts[slice * width + r * lanes + lane];
+  };
+  const int64_t across = rows.inner / kVector;
+  const int64_t count = rows.outer * across;
+
+  for (int64_t first = static_cast<int64_t>(blockIdx.x) * lanes; first < count;
+       first += static_cast<int64_t>(gridDim.x) * lanes) {
+    const int64_t own = first + lane;
+    const int64_t columns = own < count ? rows.columns : 0;
+    const int64_t base = (own / across * rows.columns * across + own % across) * kVector;
+    // kStridedFold columns from c on, of those before `end`.
+    const auto fetch = [&](int64_t c, int64_t end, auto& e) {
+      Raw raw[kStridedFold][Op::kInputs];
+#pragma unroll
+      for (int i = 0; i < kStridedFold; ++i) {
+        const int64_t column = c + i * slices;
+#pragma unroll
+        for (int input = 0; input < Op::kInputs; ++input) {
+          raw[i][input] = Load::template AbsentRaw<kVector>(input);
+          if (column < end) {
+            raw[i][input] = Raw::Load(load.source[input] + base + column * rows.inner);
+          }
+        }
+      }
+#pragma unroll
+      for (int i = 0; i < kStridedFold; ++i) {
+        E of_rows[kVector];
+        Load::Decode(raw[i], of_rows);
+#pragma unroll
+        for (int r = 0; r < kVector; ++r) e[r][i] = of_rows[r];
+      }
+    };
+
+#pragma unroll
+    for (int r = 0; r < kVector; ++r) own_part(r) = {};
+    for (int64_t begin = slice; begin < columns; begin += slices * kStridedPart) {
+      const int64_t end = min(begin + slices * kStridedPart, columns);
+      Partial<Op> part[kVector];
+      for (int64_t c = begin; c < end; c += slices * kStridedFold) {
+        E e[kVector][kStridedFold];
+        fetch(c, end, e);
+#pragma unroll
+        for (int r = 0; r < kVector; ++r) AddOnline(op, part[r], e[r]);
+      }
+#pragma unroll
+      for (int r = 0; r < kVector; ++r) Merge(op, own_part(r), part[r]);
+    }
+    if (slices > 1) {
+      __syncthreads();
+      for (int t = threadIdx.x; t < width; t += kStridedThreads) {
+        Partial<Op> all = parts[t];
+        for (int s = 1; s < slices; ++s) Merge(op, all, parts[s * width + t]);
+        parts[t] = all;
+      }
+      __syncthreads();
+    }
+    typename Op::Row result[kVector];
+#pragma unroll
+    for (int r = 0; r < kVector; ++r) {
+      const Partial<Op> total = parts[r * lanes + lane];
+      result[r] = op.Close(total.first, total.second);
+    }
+    // Before the next rows' parts are written, everyone has read these.
+    if (slices > 1) __syncthreads();
+    if constexpr (kPerRow<Op>) {
+      if (slice > 0 || columns == 0) continue;
+      const int64_t row = own * kVector;
+#pragma unroll
+      for (int r = 0; r < kVector; ++r) store.At(row + r, result[r]);
+    } else {
+      for (int64_t c = slice; c < columns; c += slices * kStridedFold) {
+        E e[kVector][kStridedFold];
+        fetch(c, columns, e);
+#pragma unroll
+        for (int i = 0; i < kStridedFold; ++i) {
+          const int64_t column = c + i * slices;
+          if (column >= columns) break;
+          typename Op::T y[kVector];
+#pragma unroll
+          for (int r = 0; r < kVector; ++r) y[r] = op.Finish(e[r][i], result[r]);
+          store.Put(base + column * rows.inner, y);
         }
       }
     }
