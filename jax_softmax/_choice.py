@@ -20,13 +20,15 @@ class Choice(NamedTuple):
 class Rule(NamedTuple):
     """Where XLA's code is the faster one in a graph, and what a block of the kernels may keep.
 
-    Along another axis than the last, neighbours that are no whole vectors of 16 bytes are read
-    twice, one by one, where a block has no room for them all: XLA's code takes half to nine tenths
-    of the time (`[2048, 4096, 33]` in benchmarks/results/h200-shapes.json).
+    Along another axis than the last, rows that a block has no room for are read twice. XLA's code
+    takes a third to nine tenths of the time where neighbours are no whole vectors of 16 bytes, and
+    as long or a tenth less in derivatives (`[2048, 4096, 33]` and `[64, 4096, 1024]` in
+    benchmarks/results/h200-shapes.json).
     """
 
-    slab_bytes: int  # of all inputs, and
-    slab_columns: int  # the most columns
+    slab_bytes: int  # of all inputs' neighbours, and
+    slab_columns: int  # the most columns, where they are no whole vectors
+    panel_bytes: int  # of all inputs' neighbours side by side, four vectors at the least
 
     elements: int  # up to which a launch is all that an op costs
     long: int  # columns from which few rows may be split, where the caller allows it
@@ -49,6 +51,7 @@ RULES = {
     "cuda": Rule(
         slab_bytes=2**16,
         slab_columns=1024,
+        panel_bytes=225 * 2**10,
         elements=2**17,
         long=2**15,
         few=8,
@@ -74,15 +77,15 @@ def is_short(op: str, columns: Any, platform: str) -> bool:
 def keeps_neighbours(
     op: str, shape: tuple[int, ...], axis: int, dtype: Any, output_dtype: Any, rule: Rule
 ) -> bool:
-    """Whether the kernels read rows along this axis in vectors, or once."""
-    inner, vector = math.prod(shape[axis + 1 :]), max(1, 16 // dtype.itemsize)
+    """Whether the kernels read rows along this axis once, or in vectors in a forward pass."""
+    inner, vector = math.prod(shape[axis + 1 :]), 16 // dtype.itemsize
+    inputs = 1 if op in ("softmax", "log_softmax") else 2
     if inner % vector == 0:
-        return True
+        return inputs == 1 or shape[axis] * 4 * 16 * inputs <= rule.panel_bytes
     if shape[axis] > rule.slab_columns or dtype != output_dtype:
         return False
     slab = shape[axis] * inner
     together = vector // math.gcd(slab, vector)  # that are whole vectors
-    inputs = 1 if op in ("softmax", "log_softmax") else 2
     return together * slab * dtype.itemsize * inputs <= rule.slab_bytes
 
 
@@ -120,9 +123,9 @@ def choose(
     if op in SOFTMAX and shape[axis] >= rule.long and few:
         return Choice("xla", f"at most {rule.few} long rows, which must not be split")
     last = math.prod(shape[axis + 1 :]) == 1
-    if op in SOFTMAX and not last and dtype.itemsize < 8:
-        if not keeps_neighbours(op, shape, axis, dtype, output_dtype, rule):
-            return Choice("xla", "neighbours that are no whole vectors, too many to keep")
+    narrow = op in SOFTMAX and dtype.itemsize < 8
+    if not last and narrow and not keeps_neighbours(op, shape, axis, dtype, output_dtype, rule):
+        return Choice("xla", "neighbours that are too many for a block to keep")
     width = max(dtype.itemsize, output_dtype.itemsize)
     most = rule.columns.get((op, width), 0)
     if not most:

@@ -136,7 +136,7 @@ def test_kernels(implementation, pair, options, log):
 @pytest.mark.parametrize("columns", [9216, 30_003, 32_000, 50_257, 128_256, 155_000, 262_145])
 @pytest.mark.parametrize("backend", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 def test_masks_alone_leave_16_bits(backend, columns, dtype, log):
-    """Rows that are kept as they are: signed zeros, infinities and NaN among them, under masks too."""
+    """Rows that are kept as they are: infinities and NaN among them, under masks too."""
     dtype, output_dtype = (dtype, dtype) if isinstance(dtype, str) else dtype
     rng = np.random.default_rng(columns)
     x = 3 * rng.standard_normal((7, columns))
