@@ -88,6 +88,9 @@ __global__ void __launch_bounds__(kStridedThreads, kStridedResident)
     StridedVectorsKernel(Op op, Load load, Store store, Rows rows, int log2_slices) {
   using E = Element<typename Op::T, Op::kInputs>;
   using Raw = typename Load::template Raw<kVector>;
+  // Eight rows in the arithmetic of float32 results leave registers for fewer columns.
+  constexpr bool kWidens = sizeof(typename Store::Io) > sizeof(typename Load::Io);
+  constexpr int kFold = kWidens ? kStridedFold / 2 : kStridedFold;
   extern __shared__ __align__(16) unsigned char shared[];
   auto* parts = reinterpret_cast<Partial<Op>*>(shared);  // [slice][row of the thread][lane]
   const int slices = 1 << log2_slices;
@@ -107,11 +110,11 @@ __global__ void __launch_bounds__(kStridedThreads, kStridedResident)
     const int64_t own = first + lane;
     const int64_t columns = own < count ? rows.columns : 0;
     const int64_t base = (own / across * rows.columns * across + own % across) * kVector;
-    // kStridedFold columns from c on, of those before `end`.
+    // kFold columns from c on, of those before `end`.
     const auto fetch = [&](int64_t c, int64_t end, auto& e) {
-      Raw raw[kStridedFold][Op::kInputs];
+      Raw raw[kFold][Op::kInputs];
 #pragma unroll
-      for (int i = 0; i < kStridedFold; ++i) {
+      for (int i = 0; i < kFold; ++i) {
         const int64_t column = c + i * slices;
 #pragma unroll
         for (int input = 0; input < Op::kInputs; ++input) {
@@ -122,7 +125,7 @@ __global__ void __launch_bounds__(kStridedThreads, kStridedResident)
         }
       }
 #pragma unroll
-      for (int i = 0; i < kStridedFold; ++i) {
+      for (int i = 0; i < kFold; ++i) {
         E of_rows[kVector];
         Load::Decode(raw[i], of_rows);
 #pragma unroll
@@ -135,8 +138,8 @@ __global__ void __launch_bounds__(kStridedThreads, kStridedResident)
     for (int64_t begin = slice; begin < columns; begin += slices * kStridedPart) {
       const int64_t end = min(begin + slices * kStridedPart, columns);
       Partial<Op> part[kVector];
-      for (int64_t c = begin; c < end; c += slices * kStridedFold) {
-        E e[kVector][kStridedFold];
+      for (int64_t c = begin; c < end; c += slices * kFold) {
+        E e[kVector][kFold];
         fetch(c, end, e);
 #pragma unroll
         for (int r = 0; r < kVector; ++r) AddOnline(op, part[r], e[r]);
@@ -167,11 +170,11 @@ __global__ void __launch_bounds__(kStridedThreads, kStridedResident)
 #pragma unroll
       for (int r = 0; r < kVector; ++r) store.At(row + r, result[r]);
     } else {
-      for (int64_t c = slice; c < columns; c += slices * kStridedFold) {
-        E e[kVector][kStridedFold];
+      for (int64_t c = slice; c < columns; c += slices * kFold) {
+        E e[kVector][kFold];
         fetch(c, columns, e);
 #pragma unroll
-        for (int i = 0; i < kStridedFold; ++i) {
+        for (int i = 0; i < kFold; ++i) {
           const int64_t column = c + i * slices;
           if (column >= columns) break;
           typename Op::T y[kVector];
