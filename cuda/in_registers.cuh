@@ -13,7 +13,7 @@ constexpr int ResidentThreads() {
   return kResidentThreads;  // a multiprocessor has no more
 #endif
   constexpr bool kNarrow = sizeof(typename Load::Io) == 2 && sizeof(typename Store::Io) == 2;
-  if (kIsMasks<Load::kTerms> && kWhole) return kResidentMaskedThreads;
+  if (Load::kTerms == TermsKind::kMasks && kWhole) return kResidentMaskedThreads;
   const bool one_input = Load::kTerms == TermsKind::kNone && Op::kInputs == 1;
   return one_input && kNarrow ? kResidentNarrowThreads : kResidentThreads;
 }

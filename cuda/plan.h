@@ -325,7 +325,7 @@ inline constexpr int kStridedColumns = 64;
 inline constexpr int kStridedMostLanes = 16;
 // Of vectors; and of their threads side by side, between which it takes as many as neighbours are
 // whole vectors (one, of 2,048 bf16 columns: backward at 0.58 of the copy limit with 4, and at 0.40
-// with 16; 128, of 4,096: 0.48 and 0.59), or fewer where there are few rows.
+// with 16; 128, of 4,096: 0.48 and 0.59). Few rows leave multiprocessors idle.
 inline constexpr int kStridedResident = 2;
 inline constexpr int kStridedFewestAcross = 4, kStridedMostAcross = 16;
 // Of rows that are neighbours, where the operands are not aligned; with more, blocks share one.
@@ -689,7 +689,7 @@ constexpr Plan PanelPlan(const Problem& p, const Device& device, Plan plan) {
   return plan;
 }
 
-constexpr Plan StridedPlan(const Problem& p, const Device& device, Plan plan) {
+constexpr Plan StridedPlan(const Problem& p, Plan plan) {
   if (p.rows.inner % plan.vector != 0 || TakesTerms(p.op)) plan.vector = 1;
   plan.threads = kStridedThreads;
   if (plan.vector == 1) {
@@ -699,12 +699,8 @@ constexpr Plan StridedPlan(const Problem& p, const Device& device, Plan plan) {
     const int64_t fewest =
         std::max<int64_t>(kStridedFewestAcross,
                           kStridedThreads / PowerOfTwoFrom(std::max<int64_t>(p.rows.columns, 1)));
-    int64_t across = std::clamp<int64_t>(PowerOfTwoFrom(p.rows.inner / plan.vector), fewest,
-                                         std::max<int64_t>(fewest, kStridedMostAcross));
-    while (across > fewest && CeilDiv(p.rows.Count() / plan.vector, across) <
-                                  int64_t{device.multiprocessors} * kStridedResident) {
-      across /= 2;
-    }
+    const int64_t across = std::clamp<int64_t>(PowerOfTwoFrom(p.rows.inner / plan.vector), fewest,
+                                               std::max<int64_t>(fewest, kStridedMostAcross));
     plan.lanes_per_row = static_cast<int>(kStridedThreads / across);
   }
   plan.rows_per_block = kStridedThreads / plan.lanes_per_row * plan.vector;
@@ -733,7 +729,7 @@ constexpr Plan Forced(const Problem& p, const Device& device, Strategy strategy,
     case Strategy::kPanel:
       return PanelPlan(p, device, plan);
     case Strategy::kStrided:
-      return StridedPlan(p, device, plan);
+      return StridedPlan(p, plan);
     default:
       break;
   }
@@ -774,11 +770,9 @@ constexpr std::array<Strategy, 5> Preferred(const Problem& p, const Device& devi
     const int64_t vectors = p.rows.inner / VectorOf(p);
     const bool wide = vectors >= PanelVectors(p.rows.columns);
     if (wide && p.rows.inner % VectorOf(p) == 0) return {kPanel, kTile, kStrided};
-    // Half a panel's threads would have nothing to do: of 2,048 columns and 8 or 16 bf16 neighbours
-    // it ran at 0.18 and 0.35 of the copy limit, "strided" at 0.48 and 0.50 (H200, 2026-11).
-    if (vectors <= kPanelFewestLanes / 2 && p.rows.columns > kTileInterleavedColumns) {
-      return {kStrided};
-    }
+    // Most of a panel's threads would have nothing to do: of 2,048 columns and 8 bf16 neighbours it
+    // ran at 0.18 of the copy limit, "strided" at 0.48 (H200, 2026-11).
+    if (vectors == 1 && p.rows.columns > kTileInterleavedColumns) return {kStrided};
     return {kTile, kPanel, kStrided};
   }
   if (TakesTerms(p.op) && p.rows.columns <= kRegistersColumns) return {kWarp, kStream};

@@ -2,8 +2,8 @@
 
 A custom call does not fuse with its neighbours; XLA's own code does. Thresholds are measured by
 benchmarks/graph.py (benchmarks/results/h200-graph.json, and h200-graph-short.json of short rows)
-and derived from that by choose.py, where XLA's kernel alone, in the same files, takes no more than
-a third longer than ours.
+and derived from that by choose.py, where the gain is more than a hundredth and XLA's kernel alone,
+in the same files, takes no more than a third longer than ours.
 """
 
 import math
@@ -21,14 +21,15 @@ class Rule(NamedTuple):
     """Where XLA's code is the faster one in a graph, and what a block of the kernels may keep.
 
     Along another axis than the last, rows that a block has no room for are read twice. XLA's code
-    takes a third to nine tenths of the time where neighbours are no whole vectors of 16 bytes, and
-    as long or a tenth less in derivatives (`[2048, 4096, 33]` and `[64, 4096, 1024]` in
-    benchmarks/results/h200-shapes.json).
+    takes 0.35 to 0.84 of the time where neighbours are no whole vectors of 16 bytes, and 0.88 to
+    0.99 in derivatives (`[2048, 4096, 33]` and `[64, 4096, 1024]` in
+    benchmarks/results/h200-shapes.json). The bytes are an H200's.
     """
 
-    slab_bytes: int  # of all inputs' neighbours, and
-    slab_columns: int  # the most columns, where they are no whole vectors
-    panel_bytes: int  # of all inputs' neighbours side by side, four vectors at the least
+    slab_bytes: int  # the most of all inputs, where neighbours are no whole vectors
+    slab_columns: int  # the most columns then
+    panel_bytes: int  # the most of all inputs, of four whole vectors side by side
+    rows_twice: int  # the fewest rows that keep the device busy when they are read twice
 
     elements: int  # up to which a launch is all that an op costs
     long: int  # columns from which few rows may be split, where the caller allows it
@@ -52,6 +53,7 @@ RULES = {
         slab_bytes=2**16,
         slab_columns=1024,
         panel_bytes=225 * 2**10,
+        rows_twice=2**14,
         elements=2**17,
         long=2**15,
         few=8,
@@ -77,11 +79,12 @@ def is_short(op: str, columns: Any, platform: str) -> bool:
 def keeps_neighbours(
     op: str, shape: tuple[int, ...], axis: int, dtype: Any, output_dtype: Any, rule: Rule
 ) -> bool:
-    """Whether the kernels read rows along this axis once, or in vectors in a forward pass."""
+    """Whether the kernels read rows along this axis once, or are the faster ones all the same."""
     inner, vector = math.prod(shape[axis + 1 :]), 16 // dtype.itemsize
     inputs = 1 if op in ("softmax", "log_softmax") else 2
     if inner % vector == 0:
-        return inputs == 1 or shape[axis] * 4 * 16 * inputs <= rule.panel_bytes
+        fits = shape[axis] * 4 * 16 * inputs <= rule.panel_bytes
+        return fits or (inputs == 1 and math.prod(shape) // shape[axis] >= rule.rows_twice)
     if shape[axis] > rule.slab_columns or dtype != output_dtype:
         return False
     slab = shape[axis] * inner
@@ -118,14 +121,14 @@ def choose(
     if elements <= rule.elements:
         return Choice("xla", f"at most {rule.elements} elements: a launch costs more than they do")
     # Kernels that keep to a plan for any number of rows give one row to a few multiprocessors: 8
-    # rows of 128,256 take 1.2 to 1.3 times as long (benchmarks/results/h200-shapes.json).
+    # rows of 128,256 take 1.1 to 1.3 times as long (benchmarks/results/h200-shapes.json).
     few = elements <= rule.few * shape[axis]
     if op in SOFTMAX and shape[axis] >= rule.long and few:
         return Choice("xla", f"at most {rule.few} long rows, which must not be split")
     last = math.prod(shape[axis + 1 :]) == 1
     narrow = op in SOFTMAX and dtype.itemsize < 8
     if not last and narrow and not keeps_neighbours(op, shape, axis, dtype, output_dtype, rule):
-        return Choice("xla", "neighbours that are too many for a block to keep")
+        return Choice("xla", "rows along another axis that a block cannot keep are read twice")
     width = max(dtype.itemsize, output_dtype.itemsize)
     most = rule.columns.get((op, width), 0)
     if not most:

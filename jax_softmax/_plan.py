@@ -53,8 +53,9 @@ def plan(
     Args:
       op: the primitive: `"softmax"`, `"log_softmax"`, `"logsumexp"`, one of the derivatives that
         have kernels, `"softmax_tangent"`, `"log_softmax_tangent"`, `"log_softmax_cotangent"`, or
-        `"masked_softmax"` and `"masked_log_softmax"`, which `where=` is too (as with a scale: what
-        masks alone leave of long rows of 16 bits, on a GPU, takes half as much shared memory).
+        `"masked_softmax"` and `"masked_log_softmax"`, which `where=` is too (as with a scale:
+        masks alone leave long rows of 16 bits half as large in a GPU's shared memory, so that it
+        may be another strategy or a smaller cluster).
       device: `"cpu"`, the name of a known GPU (`"H200"`, `"A100"`, `"GTX 1080"`: none needs to be
         there), a `jax.Device`, or None for JAX's default device.
       strategy: `"auto"`, or the name of one to force, which takes the kernels.

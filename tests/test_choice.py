@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from _support import compiled, count_calls
+from _support import bind, compiled, count_calls
 from _truth import FORWARD, GRADIENT
 
 import jax_softmax
@@ -40,7 +40,9 @@ RULE = [  # shape, axis, dtype, output dtype; then softmax, log_softmax, softmax
     ((64, 1025, 9), 1, "float32", "float32", "xla", "xla", "xla", "xla"),
     ((64, 1023, 9), 1, "float32", "float32", "xla", "xla", "xla", "xla"),
     ((64, 4096, 33), 1, "bfloat16", "bfloat16", "xla", "xla", "xla", "xla"),
-    ((64, 4096, 32), 1, "bfloat16", "bfloat16", "cuda", "cuda", "xla", "xla"),
+    ((512, 4096, 32), 1, "bfloat16", "bfloat16", "cuda", "cuda", "xla", "xla"),
+    ((511, 4096, 32), 1, "bfloat16", "bfloat16", "xla", "xla", "xla", "xla"),
+    ((2, 3600, 32), 1, "bfloat16", "bfloat16", "cuda", "cuda", "xla", "xla"),
     ((64, 1800, 32), 1, "bfloat16", "bfloat16", "cuda", "cuda", "cuda", "cuda"),
     ((64, 1801, 4), 1, "float32", "float32", "cuda", "cuda", "xla", "xla"),
     ((64, 4096, 33), 1, "float64", "float64", "cuda", "cuda", "cuda", "cuda"),
@@ -163,3 +165,12 @@ def test_dtypes_without_kernels_need_no_rule(op):
         plan((4, 5), "complex64", op=op, device="cpu")
     x = np.ones((4, 5), np.complex64)
     assert count_calls(compiled(lambda x: jax_softmax.softmax(x), x)) == 0
+
+
+@pytest.mark.parametrize("op", ["log_softmax_tangent", "log_softmax_cotangent"])
+@pytest.mark.parametrize("rows, expected", [(2**17 // 64, 0), (2**17 // 64 + 1, 1)])
+def test_plain_jax_reads_a_large_residual_from_memory(op, rows, expected):
+    """XLA would make it anew of what it was made of: see _reference.py."""
+    x = jax.ShapeDtypeStruct((rows, 64), jnp.dtype("bfloat16"))
+    lowered = jax.jit(functools.partial(bind, op, axis=1, implementation="xla")).lower(x, x)
+    assert lowered.as_text().count("optimization_barrier") == expected

@@ -176,9 +176,10 @@ def test_a_forced_split_is_batch_invariant_too(op):
     assert parts(1, True) == parts(4, True) == parts(1000, True) < parts(4, False) < parts(1, False)
 
 
+@pytest.mark.parametrize("inner", [4, 7, 1024])
 @pytest.mark.parametrize("n", [21, 3001, 100_000])
-def test_so_is_that_of_rows_along_another_axis_but_for_their_layout(n):
-    plans = [plan((outer, n, 7), "float32", 1, device="H200") for outer in (1, 2, 1000)]
+def test_so_is_that_of_rows_along_another_axis_but_for_their_layout(n, inner):
+    plans = [plan((outer, n, inner), "float32", 1, device="H200") for outer in (1, 2, 1000)]
     assert len({(p.strategy, p.threads, p.lanes_per_row) for p in plans}) == 1
 
 

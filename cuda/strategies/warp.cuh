@@ -54,7 +54,7 @@ __global__ void __launch_bounds__(kWarpThreads,
         [&](int k, auto& e) {
           const int pack = lane + k * lanes;
           // What masks left undefined of a row that is not there would reach the shuffles.
-          if (kIsMasks<Load::kTerms> && pack >= packs) return false;
+          if (Load::kTerms == TermsKind::kMasks && pack >= packs) return false;
           if (!load.Sees(of_row[r], window, pack)) return false;
           kept[k] = load.Decode(of_row[r], window, pack, raw[r][k], e);
           return true;
