@@ -57,7 +57,9 @@ def test_a_program_is_its_custom_calls(case, programs):
 def test_short_rows_are_one_kernel_with_their_neighbours(case, programs):
     made = programs[str(case)]
     assert made["forward"] == 0 and made["kernels"] == made["of jax.nn"] == 1
-    assert made["gradient"] == made["batch invariant"] == 1
+    assert made["batch invariant"] == 1
+    # So is the shortest ones' backward pass.
+    assert made["gradient"] == (case != ("softmax", "bfloat16", 16))
 
 
 @pytest.mark.parametrize("name", FUSED)
