@@ -16,9 +16,9 @@ from jax.interpreters import batching, mlir, xla
 from jax.typing import ArrayLike, DTypeLike
 from jaxtyping import Array, Float, Shaped
 
-from . import _canonicalize, _choice, _native
+from . import _canonicalize, _native
 from ._canonicalize import Axis
-from ._lowering import one_device, without_axis
+from ._lowering import fastest, one_device, without_axis
 from ._primitives import RESIDUAL
 from ._reference import compute_dtype
 
@@ -246,12 +246,12 @@ def _batch(
 
 
 def _lower(ctx: Any, x: Any, *, here: str, **params: Any) -> Any:
-    shape, dtype = ctx.avals_in[0].shape, ctx.avals_in[0].dtype
+    aval = ctx.avals_in[0]
+    request = {"axis": aval.ndim - 1, "dtype": aval.dtype, "strategy": "auto"}
     if (
-        dtype.itemsize < 8
-        and _native.has_kernels(here, dtype, dtype)
+        aval.dtype.itemsize < 8
         and one_device(ctx)
-        and not _choice.is_short("absmax", shape[-1], here)
+        and fastest("absmax", [aval], here, None, **request) == here
     ):
         in_place = here == "cpu" and not params["quantizes"] and _is_donated(ctx, x.type)
         aliases = {0: 0} if in_place else {}

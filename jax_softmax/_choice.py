@@ -1,9 +1,10 @@
 """What `implementation=None` runs: whatever is fastest in a graph.
 
 A custom call does not fuse with its neighbours; XLA's own code does. Thresholds are measured by
-benchmarks/graph.py (benchmarks/results/h200-graph.json, and h200-graph-short.json of short rows)
-and derived from that by choose.py, where the gain is more than a hundredth and XLA's kernel alone,
-in the same files, takes no more than a third longer than ours.
+benchmarks/graph.py (benchmarks/results/h200-graph.json, h200-graph-short.json of short rows, and
+h200-graph-odd.json of rows of 16 bits that are no whole vectors) and derived from that by
+choose.py, where the gain is more than a hundredth and XLA's kernel alone, in the same files, takes
+no more than a third longer than ours.
 """
 
 import math
@@ -17,6 +18,13 @@ class Choice(NamedTuple):
     reason: str
 
 
+class Few(NamedTuple):
+    """So many columns or more, so few rows: XLA's code, which spreads each over the device."""
+
+    columns: int
+    rows: int
+
+
 class Rule(NamedTuple):
     """Where XLA's code is the faster one in a graph, and what a block of the kernels may keep.
 
@@ -28,12 +36,20 @@ class Rule(NamedTuple):
 
     slab_bytes: int  # the most of all inputs, where neighbours are no whole vectors
     slab_columns: int  # the most columns then
+    slabs: int  # the fewest that keep the device busy
     panel_bytes: int  # the most of all inputs, of four whole vectors side by side
+    streamed_columns: int  # the most that a few threads may read once, for a value each row
     rows_twice: int  # the fewest rows that keep the device busy when they are read twice
 
     elements: int  # up to which a launch is all that an op costs
+    terms_elements: int  # the same with masks or other terms, of rows that are one kernel to XLA
+    terms_columns: int  # fewer are read one by one
+    one_kernel: int  # the most columns of which XLA makes a single kernel
     long: int  # columns from which few rows may be split, where the caller allows it
-    few: int  # such rows that XLA is the faster one for, which spreads each over the device
+    few: dict[str, tuple[Few, ...]]  # by family
+    # By family, or of what is converted: the most columns along another axis that XLA unrolls.
+    interleaved: dict[str, int]
+    odd: range  # columns, of which 16-bit rows that are no whole vectors are the kernels' again
     # (op, bytes of the widest element): columns up to which XLA's one kernel is the faster one in
     # geometric mean over all neighbours. Most derivatives are two kernels to XLA.
     columns: dict[tuple[str, int], int]
@@ -44,19 +60,45 @@ class Rule(NamedTuple):
 # gradient at 2 columns 0.5-1.0 of XLA's speed, at 3 1.3-1.6; absmax at 8 0.8-1.6, at 10 1.7-2.6).
 SHORT_ROWS = {("cpu", "cross_entropy_gradient"): 2, ("cpu", "absmax"): 8}
 
-SOFTMAX = {"softmax", "log_softmax"}
-SOFTMAX |= {"softmax_tangent", "log_softmax_tangent", "log_softmax_cotangent"}
+FAMILIES = {
+    "softmax": (
+        "softmax",
+        "log_softmax",
+        "softmax_tangent",
+        "log_softmax_tangent",
+        "log_softmax_cotangent",
+        "masked_softmax_tangent",
+    ),
+    "logsumexp": ("logsumexp",),
+    "terms": ("masked_softmax", "masked_log_softmax"),
+    "absmax": ("absmax",),
+}
+# Of logits some of which are masked, XLA makes two kernels of any length.
+MASKED = {"softmax_tangent": "masked_softmax_tangent"}
+FAMILY = {op: family for family, ops in FAMILIES.items() for op in ops}
 
 # Platforms without a rule run their kernels.
 RULES = {
     "cuda": Rule(
         slab_bytes=2**16,
         slab_columns=1024,
+        slabs=2**7,
         panel_bytes=225 * 2**10,
+        streamed_columns=2**11,
         rows_twice=2**14,
         elements=2**17,
+        terms_elements=2**20,
+        terms_columns=32,
+        one_kernel=2**12,
         long=2**15,
-        few=8,
+        few={
+            "softmax": (Few(2**15, 8),),
+            "logsumexp": (Few(2**15, 8), Few(2**16, 24)),
+            "terms": (Few(2**14, 12),),
+            "absmax": (Few(2**14, 16), Few(2**17, 256)),
+        },
+        interleaved={"softmax": 4, "logsumexp": 8, "conversion": 8},
+        odd=range(5, 2**11),
         columns={
             ("softmax", 2): 4096,
             ("softmax", 4): 4096,
@@ -80,16 +122,22 @@ def keeps_neighbours(
     op: str, shape: tuple[int, ...], axis: int, dtype: Any, output_dtype: Any, rule: Rule
 ) -> bool:
     """Whether the kernels read rows along this axis once, or are the faster ones all the same."""
-    inner, vector = math.prod(shape[axis + 1 :]), 16 // dtype.itemsize
+    columns, inner, vector = shape[axis], math.prod(shape[axis + 1 :]), 16 // dtype.itemsize
+    rows = math.prod(shape) // columns
+    if FAMILY[op] == "logsumexp":
+        return columns <= rule.streamed_columns or rows >= rule.rows_twice
     inputs = 1 if op in ("softmax", "log_softmax") else 2
+    if inner == vector and columns > rule.slab_columns:
+        return False  # the kernel that keeps them has nothing to do for most of its threads
     if inner % vector == 0:
-        fits = shape[axis] * 4 * 16 * inputs <= rule.panel_bytes
-        return fits or (inputs == 1 and math.prod(shape) // shape[axis] >= rule.rows_twice)
-    if shape[axis] > rule.slab_columns or dtype != output_dtype:
+        fits = columns * 4 * 16 * inputs <= rule.panel_bytes
+        return fits or (inputs == 1 and rows >= rule.rows_twice)
+    if columns > rule.slab_columns or dtype != output_dtype:
         return False
-    slab = shape[axis] * inner
+    slab = columns * inner
     together = vector // math.gcd(slab, vector)  # that are whole vectors
-    return together * slab * dtype.itemsize * inputs <= rule.slab_bytes
+    fits = together * slab * dtype.itemsize * inputs <= rule.slab_bytes
+    return fits and math.prod(shape[:axis]) >= rule.slabs * together
 
 
 def choose(
@@ -117,24 +165,47 @@ def choose(
         return Choice(platform, "the shape is symbolic")
     if batch_invariant is False and shape[axis] >= rule.long:
         return Choice(platform, f"rows of {rule.long} or more, of which few are split")
-    elements = math.prod(shape)
-    if elements <= rule.elements:
+    family, columns, elements = FAMILY.get(op, ""), shape[axis], math.prod(shape)
+    if elements <= rule.elements and family != "absmax":  # which is several launches to XLA
         return Choice("xla", f"at most {rule.elements} elements: a launch costs more than they do")
     # Kernels that keep to a plan for any number of rows give one row to a few multiprocessors: 8
     # rows of 128,256 take 1.1 to 1.3 times as long (benchmarks/results/h200-shapes.json).
-    few = elements <= rule.few * shape[axis]
-    if op in SOFTMAX and shape[axis] >= rule.long and few:
-        return Choice("xla", f"at most {rule.few} long rows, which must not be split")
+    for few in rule.few.get(family, ()):
+        if columns >= few.columns and elements <= few.rows * columns:
+            return Choice("xla", f"at most {few.rows} long rows, which must not be split")
     last = math.prod(shape[axis + 1 :]) == 1
-    narrow = op in SOFTMAX and dtype.itemsize < 8
-    if not last and narrow and not keeps_neighbours(op, shape, axis, dtype, output_dtype, rule):
-        return Choice("xla", "rows along another axis that a block cannot keep are read twice")
+    if not last and (why := _why_not_interleaved(op, shape, axis, dtype, output_dtype, rule)):
+        return Choice("xla", why)
+    if family == "terms":
+        if columns < rule.terms_columns:
+            return Choice("xla", f"masked rows of fewer than {rule.terms_columns}")
+        if columns <= rule.one_kernel and elements <= rule.terms_elements:
+            return Choice("xla", f"at most {rule.terms_elements} elements, which XLA fuses")
     width = max(dtype.itemsize, output_dtype.itemsize)
     most = rule.columns.get((op, width), 0)
     if not most:
         return Choice(platform, f"XLA has no single kernel at the memory limit for {op} of {dtype}")
     if not last:
         return Choice(platform, "the axis is not the last one")
-    if shape[axis] > most:
+    if columns > most:
         return Choice(platform, f"rows of more than {most}")
+    if width == 2 and columns % 8 != 0 and columns in rule.odd:
+        return Choice(platform, "rows of 16 bits that are no whole vectors: XLA reads them singly")
     return Choice("xla", f"rows of at most {most}: one kernel that fuses with its neighbours")
+
+
+def _why_not_interleaved(
+    op: str, shape: tuple[int, ...], axis: int, dtype: Any, output_dtype: Any, rule: Rule
+) -> str:
+    """Why rows along another axis than the last are XLA's; the empty string if they are not."""
+    family = FAMILY.get(op, "")
+    if family == "terms":
+        return "masks and other terms are fused along the last axis alone"
+    converts = family == "softmax" and dtype != output_dtype
+    unrolled = rule.interleaved.get("conversion" if converts else family, 0)
+    if shape[axis] <= unrolled:
+        return f"at most {unrolled} columns along another axis, which XLA unrolls"
+    known = family in ("softmax", "logsumexp") and dtype.itemsize < 8
+    if known and not keeps_neighbours(op, shape, axis, dtype, output_dtype, rule):
+        return "rows along another axis that a block cannot keep are read twice"
+    return ""

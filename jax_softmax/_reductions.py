@@ -192,7 +192,7 @@ ad.primitive_transposes[logsumexp_tangent_p] = _transpose_to(logsumexp_cotangent
 ad.primitive_transposes[logsumexp_cotangent_p] = _transpose_to(logsumexp_tangent_p)
 
 
-def bind_logsumexp(x: jax.Array, axis: int, dtype: Any) -> jax.Array:
-    """The primitive, as `implementation=None` has it."""
+def bind_logsumexp(x: jax.Array, axis: int, dtype: Any, backend: str | None = None) -> jax.Array:
+    """The primitive, by default as `implementation=None` has it."""
     params = {"axis": axis, "dtype": dtype, "batch_invariant": None}
-    return logsumexp_p.bind(x, **params, backend=None, strategy="auto")
+    return logsumexp_p.bind(x, **params, backend=backend, strategy="auto")

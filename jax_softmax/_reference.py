@@ -43,8 +43,8 @@ def softmax(x: jax.Array, *, axis: int) -> jax.Array:
     return e * (1 / jnp.sum(e, axis, keepdims=True))
 
 
-def _log_of_sum(e: jax.Array, axis: int) -> tuple[jax.Array, jax.Array]:
-    """The logarithm of the sum of `e`, whose largest is 1, and whether that sum is a NaN.
+def _log_of_sum(e: jax.Array, axis: int) -> jax.Array:
+    """The logarithm of the sum of `e`, whose largest is 1.
 
     Ones have a sum of their own: where one term outweighs the rest, the logarithm keeps its digits.
     XLA:GPU reduces side by side what does not depend on each other: a reduction more on the sum of
@@ -52,7 +52,7 @@ def _log_of_sum(e: jax.Array, axis: int) -> tuple[jax.Array, jax.Array]:
     """
     ones = jnp.round(e)
     count = jnp.sum(ones, axis, keepdims=True)
-    return jnp.log1p(jnp.sum(e - ones, axis, keepdims=True) + (count - 1)), count != count
+    return jnp.log1p(jnp.sum(e - ones, axis, keepdims=True) + (count - 1))
 
 
 @_in_compute_dtype
@@ -61,15 +61,16 @@ def log_softmax(x: jax.Array, *, axis: int) -> jax.Array:
     e = jnp.exp(d)
     if jnp.iscomplexobj(x):
         return d - jnp.log(jnp.sum(e, axis, keepdims=True))
-    return d - _log_of_sum(e, axis)[0]
+    return d - _log_of_sum(e, axis)
 
 
 @_in_compute_dtype
 def logsumexp(x: jax.Array, *, axis: int) -> jax.Array:
     top = jnp.max(x, axis, keepdims=True, initial=-jnp.inf)
-    log, is_nan = _log_of_sum(jnp.exp(x - jnp.where(jnp.isfinite(top), top, 0)), axis)
+    total = jnp.sum(jnp.exp(x - jnp.where(jnp.isfinite(top), top, 0)), axis, keepdims=True)
     # XLA:CPU's maximum may miss a NaN; the sum has it.
-    return jnp.squeeze(jnp.where(jnp.isinf(top) & ~is_nan, top, top + log), axis)
+    is_infinite = jnp.isinf(top) & (total == total)
+    return jnp.squeeze(jnp.where(is_infinite, top, top + jnp.log(total)), axis)
 
 
 @_in_compute_dtype

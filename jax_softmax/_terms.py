@@ -134,7 +134,8 @@ def _composed(
     z, keep = logits(x, operands, factor=factor, softcap=softcap, causal=causal, wide=wide)
     y = (log_softmax_p if log else softmax_p).bind(z, axis=axis, dtype=dtype, **request)
     if "sink" in operands:
-        left, wide = _log_of_rest(z, operands["sink"], axis), _reference.compute_dtype(dtype)
+        left = _log_of_rest(z, operands["sink"], axis, by_xla=request["backend"] == "xla")
+        wide = _reference.compute_dtype(dtype)
         y = y.astype(wide)
         y = y + left if log else y * jnp.exp(left)
         # The softmax of a row of -inf is NaN.
@@ -144,9 +145,10 @@ def _composed(
     return jnp.where(keep, y, jnp.asarray(-jnp.inf if log else 0, dtype))
 
 
-def _log_of_rest(z: jax.Array, sink: jax.Array, axis: int) -> jax.Array:
+def _log_of_rest(z: jax.Array, sink: jax.Array, axis: int, by_xla: bool = False) -> jax.Array:
     """The logarithm of what the sink leaves of each row's sum."""
-    lse = jnp.expand_dims(bind_logsumexp(z, axis, _reference.compute_dtype(z.dtype)), axis)
+    lse = bind_logsumexp(z, axis, _reference.compute_dtype(z.dtype), "xla" if by_xla else None)
+    lse = jnp.expand_dims(lse, axis)
     return jax.nn.log_sigmoid(lse - sink.astype(lse.dtype))
 
 
@@ -243,10 +245,19 @@ def _primitive(name: str, *, log: bool) -> Primitive:
 
 
 def _lower(
-    ctx: Any, *operands: Any, name: str, call_p: Primitive, composed: Any, here: str, **params: Any
+    ctx: Any,
+    *operands: Any,
+    name: str,
+    call_p: Primitive,
+    composed: Any,
+    here: str,
+    backend: str | None,
+    **params: Any,
 ) -> Any:
     function = composed
-    if _has_kernel(ctx, name, here, **params):
+    request = {k: params[k] for k in ("batch_invariant", "axis", "dtype", "strategy")}
+    wanted = backend or _lowering.fastest(name, ctx.avals_in[:1], here, **request)
+    if wanted == here and _has_kernel(ctx, name, here, causal=params["causal"], **request):
         attributes = {k: params[k] for k in ("axis", "dtype", "factor", "softcap", "causal")}
         function = partial(
             _lowering.call_with_terms,
@@ -257,6 +268,9 @@ def _lower(
             **attributes,
         )
         params = {}
+    else:
+        # Where XLA fuses the terms it fuses the softmax with them, whatever that alone would be.
+        params["backend"] = "xla" if wanted == "xla" else backend
     return mlir.lower_fun(partial(function, **params), multiple_results=False)(ctx, *operands)
 
 
@@ -268,14 +282,11 @@ def _has_kernel(
     axis: int,
     dtype: Any,
     causal: bool,
-    backend: str | None,
     strategy: str,
     batch_invariant: bool | None,
-    **rest: Any,
 ) -> bool:
-    del rest
     x, *terms = ctx.avals_in
-    if not (
+    return (
         _lowering.one_device(ctx)
         and all(isinstance(d, int) for d in x.shape)
         and 0 < math.prod(x.shape) < 2**31 * x.shape[axis]
@@ -292,12 +303,7 @@ def _has_kernel(
             batch_invariant=batch_invariant is not False,
             terms=[term.shape for term in terms],
         )
-    ):
-        return False
-    wanted = backend or _lowering.fastest(
-        name, [x], here, batch_invariant, axis=axis, dtype=dtype, strategy=strategy
     )
-    return wanted == here
 
 
 masked_softmax_p = _primitive("masked_softmax", log=False)

@@ -84,6 +84,20 @@ def test_fused_counts_what_must_move(tmp_path):
         assert case["microseconds"]["jax_softmax"] > 0 and case["of_limit"]["jax_softmax"] > 0
 
 
+def test_the_survey_draws_what_its_seed_says(tmp_path):
+    drawn = []
+    for seed in ("1", "1", "2"):
+        out = tmp_path / "survey.json"
+        tiny = ("--device", "cpu", "--cases", "17", "--largest", "10", "--seed", seed)
+        run("survey.py", *tiny, "--rounds", "1", "--iterations", "2", "--output", out)
+        report = report_of(out)
+        drawn.append([(c["op"], c["dtype"], c["shape"], c["axis"]) for c in report["cases"]])
+        assert len({op for op, *_ in drawn[-1]}) == 17
+        assert all(case["microseconds"]["default"] > 0 for case in report["cases"])
+        assert report["speedup"]["all"]["cases"] == 17
+    assert drawn[0] == drawn[1] != drawn[2]
+
+
 def test_latency_is_a_ratio(tmp_path):
     out = tmp_path / "latency.json"
     run("latency.py", *FEW, "--batches", "1", "--output", out)

@@ -23,7 +23,12 @@ RULE = [  # shape, axis, dtype, output dtype; then softmax, log_softmax, softmax
     ((MANY, 16), 1, "bfloat16", "float32", "xla", "xla", "cuda", "cuda"),
     ((MANY, 16), 1, "bfloat16", "bfloat16", "xla", "xla", "xla", "cuda"),
     ((MANY, 256), 1, "float16", "float16", "xla", "xla", "xla", "cuda"),
-    ((MANY, 257), 1, "float16", "float16", "xla", "xla", "cuda", "cuda"),
+    ((MANY, 264), 1, "float16", "float16", "xla", "xla", "cuda", "cuda"),
+    ((MANY, 257), 1, "float16", "float16", "cuda", "cuda", "cuda", "cuda"),
+    ((MANY, 33), 1, "bfloat16", "bfloat16", "cuda", "cuda", "cuda", "cuda"),
+    ((MANY, 33), 1, "bfloat16", "float32", "xla", "xla", "cuda", "cuda"),
+    ((MANY, 4), 1, "bfloat16", "bfloat16", "xla", "xla", "xla", "cuda"),
+    ((MANY, 2049), 1, "bfloat16", "bfloat16", "xla", "xla", "cuda", "cuda"),
     ((MANY, 4096), 1, "bfloat16", "bfloat16", "xla", "xla", "cuda", "cuda"),
     ((MANY, 4097), 1, "bfloat16", "bfloat16", "cuda", "cuda", "cuda", "cuda"),
     ((MANY, 4096), 1, "float32", "float32", "xla", "xla", "cuda", "cuda"),
@@ -35,7 +40,14 @@ RULE = [  # shape, axis, dtype, output dtype; then softmax, log_softmax, softmax
     ((1024, 64, 33), 1, "float32", "float32", "cuda", "cuda", "cuda", "cuda"),
     ((1024, 64, 33), 1, "bfloat16", "float32", "xla", "xla", "xla", "xla"),
     ((64, 1024, 32), 1, "bfloat16", "bfloat16", "cuda", "cuda", "cuda", "cuda"),
-    ((64, 1024, 15), 1, "float32", "float32", "cuda", "cuda", "xla", "xla"),
+    ((128, 1024, 15), 1, "float32", "float32", "cuda", "cuda", "xla", "xla"),
+    ((127, 1024, 15), 1, "float32", "float32", "xla", "xla", "xla", "xla"),
+    ((256, 90, 33), 1, "bfloat16", "bfloat16", "xla", "xla", "xla", "xla"),
+    ((512, 90, 33), 1, "bfloat16", "bfloat16", "cuda", "cuda", "cuda", "cuda"),
+    ((4, MANY), 0, "float32", "float32", "xla", "xla", "xla", "xla"),
+    ((5, MANY), 0, "float32", "float32", "cuda", "cuda", "cuda", "cuda"),
+    ((8, MANY), 0, "float16", "float32", "xla", "xla", "xla", "xla"),
+    ((9, MANY), 0, "float16", "float32", "cuda", "cuda", "cuda", "cuda"),
     ((64, 1024, 17), 1, "float32", "float32", "xla", "xla", "xla", "xla"),
     ((64, 1025, 9), 1, "float32", "float32", "xla", "xla", "xla", "xla"),
     ((64, 1023, 9), 1, "float32", "float32", "xla", "xla", "xla", "xla"),
@@ -44,7 +56,8 @@ RULE = [  # shape, axis, dtype, output dtype; then softmax, log_softmax, softmax
     ((511, 4096, 32), 1, "bfloat16", "bfloat16", "xla", "xla", "xla", "xla"),
     ((2, 3600, 32), 1, "bfloat16", "bfloat16", "cuda", "cuda", "xla", "xla"),
     ((64, 1800, 32), 1, "bfloat16", "bfloat16", "cuda", "cuda", "cuda", "cuda"),
-    ((64, 1801, 4), 1, "float32", "float32", "cuda", "cuda", "xla", "xla"),
+    ((64, 1800, 8), 1, "bfloat16", "bfloat16", "xla", "xla", "xla", "xla"),
+    ((64, 1801, 8), 1, "float32", "float32", "cuda", "cuda", "xla", "xla"),
     ((64, 4096, 33), 1, "float64", "float64", "cuda", "cuda", "cuda", "cuda"),
     ((64, 1024, 16, 1, 1), 2, "float32", "float32", "xla", "xla", "cuda", "cuda"),
     ((16, MANY, 0), 0, "float32", "float32", "xla", "xla", "xla", "xla"),
@@ -85,7 +98,45 @@ def test_few_long_rows_are_the_kernels_where_they_may_be_split():
         assert chosen(True, rows).implementation == "cuda"
         split = chosen(False, rows)
         assert (split.implementation, split.strategy) == ("cuda", "split")
-    assert chosen(None, 9).implementation == chosen(None, 8, "logsumexp").implementation == "cuda"
+    for op, most in (("softmax", 8), ("logsumexp", 24)):
+        assert chosen(None, most, op).implementation == "xla"
+        assert chosen(None, most + 1, op).implementation == "cuda"
+
+
+OTHER_OPS = [  # op, shape, axis, expected
+    ("logsumexp", (MANY, 16), 1, "cuda"),
+    ("logsumexp", (64, 8, 4096), 1, "xla"),
+    ("logsumexp", (64, 9, 4096), 1, "cuda"),
+    ("logsumexp", (64, 2048, 33), 1, "cuda"),
+    ("logsumexp", (64, 2049, 33), 1, "xla"),
+    ("logsumexp", (2**14, 2049, 1, 2), 1, "cuda"),
+    ("logsumexp", (24, 2**16), 1, "xla"),
+    ("logsumexp", (25, 2**16), 1, "cuda"),
+    ("masked_softmax_tangent", (MANY, 256), 1, "cuda"),
+    ("masked_softmax", (8, 16, 2048, 2048), 3, "cuda"),
+    ("masked_softmax", (8, 16, 2048, 2048), 2, "xla"),
+    ("masked_softmax", (MANY, 31), 1, "xla"),
+    ("masked_softmax", (MANY, 32), 1, "cuda"),
+    ("masked_log_softmax", (1024, 1024), 1, "xla"),
+    ("masked_log_softmax", (1025, 1024), 1, "cuda"),
+    ("masked_log_softmax", (200, 5000), 1, "cuda"),
+    ("masked_softmax", (12, 20_000), 1, "xla"),
+    ("masked_softmax", (13, 20_000), 1, "cuda"),
+    ("absmax", (8, 9), 1, "cuda"),
+    ("absmax", (16, 20_000), 1, "xla"),
+    ("absmax", (17, 20_000), 1, "cuda"),
+    ("absmax", (256, 131_072), 1, "xla"),
+    ("absmax", (257, 131_072), 1, "cuda"),
+]
+
+
+@pytest.mark.parametrize("op, shape, axis, expected", OTHER_OPS, ids=str)
+def test_the_rule_of_other_ops(op, shape, axis, expected):
+    for dtype in map(jnp.dtype, ("bfloat16", "float32")):
+        problem = op, shape, axis, dtype, dtype
+        assert _choice.choose(*problem, "cuda").implementation == expected
+        assert _choice.choose(*problem, "cuda", batch_invariant=True).implementation == "cuda"
+        assert _choice.choose(*problem, "cpu").implementation == "cpu"
 
 
 def test_every_choice_says_why():

@@ -1,0 +1,268 @@
+"""Times random problems beside jax.nn: what `implementation=None` runs, and the kernels if forced.
+
+    python benchmarks/survey.py --seed 1 --budget 120 --output survey.json
+
+The other benchmarks time row lengths and shapes that people name; this one draws op, dtype, shape,
+axis and mask, from arrays that a launch costs as much as to some that fit no cache, with powers of
+two as often as not. Gradients come with the value, which somebody takes. It is where thresholds of
+jax_softmax/_choice.py are checked. Exits with 1 if a case failed.
+"""
+
+import concurrent.futures
+import functools
+import itertools
+import math
+import random
+import statistics
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from cases import random_normal
+from options import add_list, add_rounds, run_parser, start_jax
+from report import Entry, attempt, environment, exit_code, record, shape_label
+from timing import time_calls
+
+import jax_softmax
+
+# Compiled side by side, then timed one by one.
+BATCH = 32
+DTYPES = ("bfloat16", "float32", "float16")
+Operands = tuple[jax.Array, ...]
+Function = Callable[..., Any]
+
+
+class Problem(NamedTuple):
+    op: str
+    dtype: str
+    shape: tuple[int, ...]
+    axis: int
+
+    def entry(self) -> Entry:
+        last = self.axis == len(self.shape) - 1
+        return self._asdict() | {"axis": -1 if last else self.axis}
+
+    @property
+    def rows(self) -> tuple[int, ...]:
+        return tuple(d for i, d in enumerate(self.shape) if i != self.axis)
+
+    def make(self, shape: tuple[int, ...] | None = None) -> jax.Array:
+        shape = self.shape if shape is None else shape
+        return random_normal(math.prod(shape), self.dtype).reshape(shape)
+
+    def mask(self, dims: str) -> jax.Array:
+        """Random, of the size of `x` in "all" dimensions, all "but the first", or the "axis"."""
+        every = range(len(self.shape))
+        kept = {"all": every, "but the first": every[1:], "axis": (self.axis,)}[dims]
+        shape = tuple(d if i in kept else 1 for i, d in enumerate(self.shape))
+        return jax.random.bernoulli(jax.random.key(1), 0.7, shape)
+
+
+def draw(op: str, choose: random.Random, most: float) -> Problem:
+    """Sizes are uniform in the logarithm: up to 2**`most` elements."""
+
+    def size(low: float, high: float) -> int:
+        n = math.exp(choose.uniform(math.log(low), math.log(max(high, low))))
+        kind = choose.random()
+        if kind < 0.4:
+            n = 2 ** round(math.log2(n))
+        elif kind < 0.6:
+            n = n // 8 * 8
+        return max(2, int(n))
+
+    dtype = choose.choice(DTYPES)
+    elements = 2 ** choose.uniform(min(18, most - 2), most)
+    if op == "causal":
+        n = size(32, min(4096, elements**0.5))
+        return Problem(op, dtype, (max(1, int(elements / n**2)), n, n), 2)
+    columns = size(4, min(200_000, elements / 4))
+    if choose.random() < 0.5:
+        return Problem(op, dtype, (max(1, int(elements / columns)), columns), 1)
+    inner = size(2, max(3, min(4096, elements / columns)))
+    return Problem(op, dtype, (max(1, int(elements / columns / inner)), columns, inner), 1)
+
+
+def with_gradient(f: Function, problem: Problem) -> tuple[Function, Operands]:
+    """The value and the gradient of `f` with respect to its first operand, given a cotangent.
+
+    A loss has its mean's.
+    """
+    if problem.op.startswith("cross-entropy"):
+        return jax.value_and_grad(lambda *operands: f(*operands).mean()), ()
+
+    def function(g: jax.Array, x: jax.Array, *rest: jax.Array) -> tuple[jax.Array, jax.Array]:
+        value, pull_back = jax.vjp(lambda x: f(x, *rest), x)
+        return value, pull_back(g)[0]
+
+    per_row = problem.op.startswith("logsumexp")
+    return function, (problem.make(problem.rows if per_row else problem.shape),)
+
+
+def forward(problem: Problem, implementation: str | None) -> tuple[Function, Operands]:
+    """The function and its operands; `"jax_nn"` is what a user without this package writes."""
+    op, axis, x = problem.op.removesuffix(", gradient"), problem.axis, problem.make()
+    theirs = implementation == "jax_nn"
+    chosen = {} if theirs else {"implementation": implementation}
+    library: Any = jax.nn if theirs else jax_softmax
+    if op in ("softmax", "log_softmax"):
+        return functools.partial(getattr(library, op), axis=axis, **chosen), (x,)
+    if op == "logsumexp":
+        return functools.partial(library.logsumexp, axis=axis), (x,)
+    if op == "softmax to another dtype":
+        dtype = "bfloat16" if problem.dtype == "float32" else "float32"
+        if theirs:
+            return lambda x: jax.nn.softmax(x.astype("float32"), axis).astype(dtype), (x,)
+        return functools.partial(jax_softmax.softmax, axis=axis, dtype=dtype, **chosen), (x,)
+    if op.startswith("where "):
+        softmax = functools.partial(library.softmax, axis=axis, **chosen)
+        return lambda x, m: softmax(x, where=m), (x, problem.mask(op.removeprefix("where ")))
+    if op == "causal":
+        if not theirs:
+            return functools.partial(jax_softmax.masked_softmax, causal=True, **chosen), (x,)
+        n = problem.shape[-1]
+        return lambda x: jax.nn.softmax(jnp.where(jnp.tri(n, dtype=bool), x, -jnp.inf)), (x,)
+    if op == "scale and bias":
+        bias = problem.make((1, *problem.shape[1:]))
+        if theirs:
+            return lambda x, b: jax.nn.softmax(0.125 * x + b, axis), (x, bias)
+        masked = functools.partial(jax_softmax.masked_softmax, scale=0.125, axis=axis, **chosen)
+        return lambda x, b: masked(x, bias=b), (x, bias)
+    if op == "absmax":
+        scale = by_xla if theirs else jax_softmax.absmax_scale
+        return functools.partial(scale, axis=axis), (x,)
+    return loss(op, problem, x, theirs)
+
+
+def by_xla(x: jax.Array, axis: int) -> tuple[jax.Array, jax.Array]:
+    absmax = jnp.max(jnp.abs(x), axis, keepdims=True)
+    return x / jnp.where(absmax == 0, 1, absmax), absmax
+
+
+def loss(op: str, problem: Problem, x: jax.Array, theirs: bool) -> tuple[Function, Operands]:
+    axis = problem.axis
+    if op == "cross-entropy":
+        labels = jax.random.randint(jax.random.key(2), problem.rows, 0, problem.shape[axis])
+
+        def by_log_softmax(x: jax.Array, labels: jax.Array) -> jax.Array:
+            y = jax.nn.log_softmax(x.astype("float32"), axis)
+            return -jnp.take_along_axis(y, jnp.expand_dims(labels, axis), axis).squeeze(axis)
+
+        ours = functools.partial(jax_softmax.softmax_cross_entropy_with_integer_labels, axis=axis)
+        return (by_log_softmax if theirs else ours), (x, labels)
+    assert op == "cross-entropy of probabilities"
+    targets = jax.nn.softmax(problem.make(), axis)
+
+    def by_sum(x: jax.Array, targets: jax.Array) -> jax.Array:
+        return -(targets * jax.nn.log_softmax(x.astype("float32"), axis)).sum(axis)
+
+    ours = functools.partial(jax_softmax.softmax_cross_entropy, axis=axis)
+    return (by_sum if theirs else ours), (x, targets)
+
+
+# Those that take `implementation=`.
+FORCEABLE = (
+    *("softmax", "softmax, gradient", "log_softmax", "log_softmax, gradient"),
+    *("softmax to another dtype", "causal", "scale and bias"),
+    *("where all", "where all, gradient", "where but the first", "where axis"),
+)
+OTHERS = (
+    *("logsumexp", "logsumexp, gradient", "absmax"),
+    *("cross-entropy", "cross-entropy, gradient", "cross-entropy of probabilities, gradient"),
+)
+OPS = FORCEABLE + OTHERS
+
+
+def function_of(problem: Problem, implementation: str | None) -> tuple[Function, Operands]:
+    f, operands = forward(problem, implementation)
+    if not problem.op.endswith(", gradient"):
+        return f, operands
+    function, cotangent = with_gradient(f, problem)
+    return function, (*cotangent, *operands)
+
+
+def compile_all(problem: Problem, native: str) -> dict[str, Any]:
+    named = {"default": None, "jax_nn": "jax_nn"}
+    if problem.op in FORCEABLE:
+        named["native"] = native
+    calls = {}
+    for name, implementation in named.items():
+        f, operands = function_of(problem, implementation)
+        calls[name] = functools.partial(jax.jit(f).lower(*operands).compile(), *operands)
+    return calls
+
+
+def measure(compiled: Any, platform: str, rounds: int, iterations: int) -> Entry:
+    timings = time_calls(compiled.result(), platform, rounds, iterations)
+    microseconds = {name: timing.microseconds for name, timing in timings.items()}
+    return {
+        "microseconds": microseconds,
+        "kernels": {n: len(t.kernels) for n, t in timings.items() if t.kernels is not None},
+        "speedup": microseconds["jax_nn"] / microseconds["default"],
+    }
+
+
+def row(entry: Entry, report: Entry) -> str:
+    del report
+    label = f"{entry['op']:40} {entry['dtype']:8} {shape_label(entry):>20}"
+    if "error" in entry:
+        return f"{label} | {entry['error']}"
+    cells = (f"{name} {us:.1f}us" for name, us in entry["microseconds"].items())
+    return " | ".join([label, f"x{entry['speedup']:.2f}", *cells])
+
+
+def summarise(cases: list[Entry]) -> Entry:
+    """By op and kind of axis, how often and how much the default is the faster one."""
+    groups: defaultdict[str, list[float]] = defaultdict(list)
+    for entry in cases:
+        if "speedup" in entry:
+            axis = "last axis" if entry["axis"] == -1 else "other axis"
+            for group in ("all", f"{entry['op']}, {axis}"):
+                groups[group].append(entry["speedup"])
+    return {
+        "speedup": {
+            group: {
+                "cases": len(ratios),
+                "geometric_mean": statistics.geometric_mean(ratios),
+                "least": min(ratios),
+                "over_2_percent_slower": sum(ratio < 0.98 for ratio in ratios),
+            }
+            for group, ratios in sorted(groups.items())
+        }
+    }
+
+
+def main() -> int:
+    parser = run_parser(__doc__)
+    add_list(parser, "--ops", OPS, OPS)
+    add_rounds(parser)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--cases", type=int, default=10_000)
+    parser.add_argument("--threads", type=int, default=12, help="that compile")
+    parser.add_argument("--largest", type=float, default=26.5, help="log2 of elements")
+    args = parser.parse_args()
+    platform = start_jax(args)
+    native = "cuda" if platform == "gpu" else platform
+    choose = random.Random(args.seed)
+    ops = itertools.islice(itertools.cycle(args.ops), args.cases)
+
+    def entries() -> Iterator[Entry]:
+        with concurrent.futures.ThreadPoolExecutor(args.threads) as pool:
+            for batch in iter(lambda: list(itertools.islice(ops, BATCH)), []):
+                problems = [draw(op, choose, args.largest) for op in batch]
+                compiled = [pool.submit(compile_all, p, native) for p in problems]
+                concurrent.futures.wait(compiled)
+                for problem in problems:
+                    timed = functools.partial(
+                        measure, compiled.pop(0), platform, args.rounds, args.iterations
+                    )
+                    yield attempt(problem.entry(), timed)
+
+    header = environment(platform) | {"suite": "survey", "seed": args.seed, "timer": platform}
+    return exit_code(record(entries(), header, summarise, row, args.output, args.budget))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
