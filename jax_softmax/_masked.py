@@ -60,8 +60,8 @@ def masked_softmax(
         `implementation` cannot run here.
 
     One kernel does it all; the mask and the bias are read as they are, never broadcast in memory.
-    On a program's several devices outside `shard_map`, and on CPUs along another axis than the
-    last, plain JAX surrounds the softmax. Reverse mode saves the result, and the operands only
+    On a program's several devices outside `shard_map`, and along another axis than the last, plain
+    JAX surrounds the softmax. Reverse mode saves the result, and the operands only
     where a derivative needs them: the logits for a traced `scale`, `softcap` and `sink`, the mask
     for these and for `log`.
     """
