@@ -200,7 +200,7 @@ cudaError_t Run(const Call& call, cudaStream_t stream, int* resident) {
             return WithConstant<1, 2, 4, kMaxPacksPerLane>(plan.count_per_lane, [&](auto packs) {
               constexpr int kRowBytes = kVector * packs * sizeof(typename Op::T);
               if constexpr (kRowBytes <= kMaxRowBytesPerLane && !kShared &&
-                            (kWhole || !kFewTerms)) {
+                            (kWhole || kKind != TermsKind::kBiased)) {
                 constexpr int kRows = packs < kWarpPacks ? kWarpPacks / packs : 1;
                 return launch(WarpKernel<Op, Load, Store, kVector, kWhole, packs, kRows>,
                               log2_lanes);
@@ -282,7 +282,7 @@ cudaError_t RunAs(const Call& call, cudaStream_t stream, int* resident) {
       }
     }
     if (terms.sink == nullptr && !terms.caps) {
-      if (terms.bias == nullptr && (registers || shared || (warp && whole))) {
+      if (terms.bias == nullptr && (registers || shared || warp)) {
         return Run<Op, In, Out, TermsKind::kMasks>(call, stream, resident);
       }
       if (terms.bias_in_vectors && whole && (registers || warp)) {
