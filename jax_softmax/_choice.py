@@ -124,11 +124,11 @@ def keeps_neighbours(
     """Whether the kernels read rows along this axis once, or are the faster ones all the same."""
     columns, inner, vector = shape[axis], math.prod(shape[axis + 1 :]), 16 // dtype.itemsize
     rows = math.prod(shape) // columns
+    if inner == vector and (columns > rule.slab_columns or dtype != output_dtype):
+        return False  # the kernel that keeps them has nothing to do for most of its threads
     if FAMILY[op] == "logsumexp":
         return columns <= rule.streamed_columns or rows >= rule.rows_twice
     inputs = 1 if op in ("softmax", "log_softmax") else 2
-    if inner == vector and columns > rule.slab_columns:
-        return False  # the kernel that keeps them has nothing to do for most of its threads
     if inner % vector == 0:
         fits = columns * 4 * 16 * inputs <= rule.panel_bytes
         return fits or (inputs == 1 and rows >= rule.rows_twice)
