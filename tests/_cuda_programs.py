@@ -57,7 +57,7 @@ FUSED = (
     "bias",
     "scale and softcap",
     "sink",
-    "any axis",
+    "another axis",
     "cross entropy",
 )
 ABSMAX = (
@@ -133,7 +133,7 @@ def fused(mesh, name) -> dict:
         "bias": (lambda x, b: softmax(x, bias=b), (x, struct((1, 16, 256, 512)))),
         "scale and softcap": (lambda x: softmax(x, scale=0.125, softcap=30.0), (x,)),
         "sink": (lambda x, s: softmax(x, sink=s), (x, struct((16, 1)))),
-        "any axis": (lambda x, m: softmax(x, m, axis=1), (x, square)),
+        "another axis": (lambda x, m: softmax(x, m, axis=1), (x, square)),
         "cross entropy": (
             lambda x, labels: jax_softmax.softmax_cross_entropy_with_integer_labels(
                 x, labels, label_smoothing=0.1, z_loss=1e-4, ignore_index=-1

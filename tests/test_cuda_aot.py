@@ -65,11 +65,15 @@ def test_short_rows_are_one_kernel_with_their_neighbours(case, programs):
 @pytest.mark.parametrize("name", FUSED)
 def test_terms_and_losses_are_in_the_kernels(name, programs):
     made = programs[name]
-    assert made["forward"] == 1 and made["gradient"] == 2
-    assert made["kernels"] == 1 or name in ("sink", "cross entropy")
+    if name == "another axis":  # XLA fuses the terms, and the softmax with them
+        assert (made["forward"], made["gradient"]) == (0, 1)
+    else:
+        assert (made["forward"], made["gradient"]) == (1, 2)
+        assert made["kernels"] == 1 or name in ("sink", "cross entropy")
     # The residual between the two calls, and what is of the rows' size. The logarithm's cotangent
     # is masked on its way to the kernel.
-    assert made["temporaries"] < (2.1 if name == "where log" else 1.1) * made["bytes"]
+    most = {"where log": 2.1, "another axis": 1.2}.get(name, 1.1)
+    assert made["temporaries"] < most * made["bytes"]
 
 
 @pytest.mark.parametrize("case", ABSMAX, ids=str)
