@@ -4,7 +4,9 @@ A custom call does not fuse with its neighbours; XLA's own code does. Thresholds
 benchmarks/graph.py (benchmarks/results/h200-graph.json, h200-graph-short.json of short rows, and
 h200-graph-odd.json of rows of 16 bits that are no whole vectors) and derived from that by
 choose.py, where the gain is more than a hundredth and XLA's kernel alone, in the same files, takes
-no more than a third longer than ours.
+no more than a third longer than ours. What depends on masks, on few or short rows and on other axes
+than the last is set by hand where benchmarks/survey.py's random problems are on either side
+(benchmarks/results/h200-survey.json; float64 follows the narrower types).
 """
 
 import math
@@ -73,7 +75,8 @@ FAMILIES = {
     "terms": ("masked_softmax", "masked_log_softmax"),
     "absmax": ("absmax",),
 }
-# Of logits some of which are masked, XLA makes two kernels of any length.
+# Where a zero may stand for a masked logit, which is so in all derivatives under masks and other
+# terms, XLA makes two kernels of any length.
 MASKED = {"softmax_tangent": "masked_softmax_tangent"}
 FAMILY = {op: family for family, ops in FAMILIES.items() for op in ops}
 
@@ -163,17 +166,19 @@ def choose(
         return Choice(platform, "batch_invariant=True: XLA does not promise it")
     if not all(isinstance(d, int) for d in shape):
         return Choice(platform, "the shape is symbolic")
-    if batch_invariant is False and shape[axis] >= rule.long:
-        return Choice(platform, f"rows of {rule.long} or more, of which few are split")
     family, columns, elements = FAMILY.get(op, ""), shape[axis], math.prod(shape)
+    last = math.prod(shape[axis + 1 :]) == 1
+    if batch_invariant is False and last and family != "terms" and columns >= rule.long:
+        return Choice(platform, f"rows of {rule.long} or more, of which few are split")
     if elements <= rule.elements and family != "absmax":  # which is several launches to XLA
         return Choice("xla", f"at most {rule.elements} elements: a launch costs more than they do")
     # Kernels that keep to a plan for any number of rows give one row to a few multiprocessors: 8
     # rows of 128,256 take 1.1 to 1.3 times as long (benchmarks/results/h200-shapes.json).
     for few in rule.few.get(family, ()):
         if columns >= few.columns and elements <= few.rows * columns:
-            return Choice("xla", f"at most {few.rows} long rows, which must not be split")
-    last = math.prod(shape[axis + 1 :]) == 1
+            return Choice(
+                "xla", f"at most {few.rows} long rows, which keep few multiprocessors busy"
+            )
     if not last and (why := _why_not_interleaved(op, shape, axis, dtype, output_dtype, rule)):
         return Choice("xla", why)
     if family == "terms":

@@ -192,7 +192,13 @@ ad.primitive_transposes[logsumexp_tangent_p] = _transpose_to(logsumexp_cotangent
 ad.primitive_transposes[logsumexp_cotangent_p] = _transpose_to(logsumexp_tangent_p)
 
 
-def bind_logsumexp(x: jax.Array, axis: int, dtype: Any, backend: str | None = None) -> jax.Array:
+def bind_logsumexp(
+    x: jax.Array,
+    axis: int,
+    dtype: Any,
+    backend: str | None = None,
+    batch_invariant: bool | None = None,
+) -> jax.Array:
     """The primitive, by default as `implementation=None` has it."""
-    params = {"axis": axis, "dtype": dtype, "batch_invariant": None}
+    params = {"axis": axis, "dtype": dtype, "batch_invariant": batch_invariant}
     return logsumexp_p.bind(x, **params, backend=backend, strategy="auto")

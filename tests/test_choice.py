@@ -11,7 +11,7 @@ from _support import bind, compiled, count_calls
 from _truth import FORWARD, GRADIENT
 
 import jax_softmax
-from jax_softmax import _choice, plan
+from jax_softmax import _choice, _native, plan
 
 MANY = 2**20
 RULE = [  # shape, axis, dtype, output dtype; then softmax, log_softmax, softmax's tangent, others
@@ -100,6 +100,10 @@ def test_few_long_rows_are_the_kernels_where_they_may_be_split():
         assert chosen(True, rows).implementation == "cuda"
         split = chosen(False, rows)
         assert (split.implementation, split.strategy) == ("cuda", "split")
+    # Masked rows are never split, nor are those along another axis.
+    assert chosen(False, 8, "masked_softmax").implementation == "xla"
+    other = plan((1, 40_000, 8), "float32", 1, batch_invariant=False, device="H200")
+    assert other.implementation == "xla"
     for op, most in (("softmax", 8), ("logsumexp", 24)):
         assert chosen(None, most, op).implementation == "xla"
         assert chosen(None, most + 1, op).implementation == "cuda"
@@ -112,7 +116,8 @@ OTHER_OPS = [  # op, shape, axis, expected
     ("logsumexp", (64, 2048, 33), 1, "cuda"),
     ("logsumexp", (64, 1024, 8), 1, "cuda"),
     ("logsumexp", (64, 2049, 33), 1, "xla"),
-    ("logsumexp", (2**14, 2049, 1, 2), 1, "cuda"),
+    ("logsumexp", (2**13, 2049, 2), 1, "cuda"),
+    ("logsumexp", (2**13 - 1, 2049, 2), 1, "xla"),
     ("logsumexp", (24, 2**16), 1, "xla"),
     ("logsumexp", (25, 2**16), 1, "cuda"),
     ("masked_softmax_tangent", (MANY, 256), 1, "cuda"),
@@ -143,16 +148,16 @@ def test_the_rule_of_other_ops(op, shape, axis, expected):
 
 
 def test_every_choice_says_why():
-    float32 = jnp.dtype("float32")
-    shapes = ((4, 5), (MANY, 16), (MANY, 8192), (16, MANY))
-    reasons = {
-        _choice.choose(op, shape, axis, float32, float32, platform).reason
+    problems = [
+        (op, shape, axis, jnp.dtype(dtype), jnp.dtype(output_dtype))
+        for shape, axis, dtype, output_dtype, *_ in RULE
         for op in (*FORWARD, *GRADIENT)
-        for shape in shapes
-        for axis in (0, 1)
-        for platform in ("cuda", "cpu")
-    }
-    assert len(reasons) >= 6 and all(reasons)
+    ]
+    problems += [(op, s, axis, *[jnp.dtype("float32")] * 2) for op, s, axis, _ in OTHER_OPS]
+    reasons = {_choice.choose(*problem, "cuda").reason for problem in problems}
+    for why in ("launch", "multiprocessors", "unrolls", "last axis alone", "read twice", "fuses"):
+        assert any(why in reason for reason in reasons), why
+    assert all(reasons)
 
 
 @pytest.mark.parametrize("op", (*FORWARD, *GRADIENT))
@@ -228,3 +233,33 @@ def test_plain_jax_reads_a_large_residual_from_memory(op, rows, expected):
     x = jax.ShapeDtypeStruct((rows, 64), jnp.dtype("bfloat16"))
     lowered = jax.jit(functools.partial(bind, op, axis=1, implementation="xla")).lower(x, x)
     assert lowered.as_text().count("optimization_barrier") == expected
+
+
+@pytest.mark.usefixtures("cpu_has_the_rule")
+def test_a_derivative_under_masks_is_the_kernels():
+    x = np.ones((2**10, 256), "float16")
+    mask = np.arange(256) > 3
+
+    def gradient(x, **where):
+        return jax.vjp(lambda x: jax_softmax.softmax(x, **where), x)[1](x)[0]
+
+    for where, calls in (({}, 0), ({"where": mask}, 1)):
+        hlo = compiled(lambda x, where=where: gradient(x, **where), x)
+        assert count_calls(hlo, "softmax_tangent") == calls
+
+
+@pytest.mark.usefixtures("cpu_has_the_rule")
+def test_few_rows_of_absmax_are_xlas():
+    for rows, calls in ((16, 0), (17, 1)):
+        x = np.ones((rows, 2**14), np.float32)
+        assert count_calls(compiled(lambda x: jax_softmax.absmax_scale(x), x), "absmax") == calls
+
+
+def test_terms_along_another_axis_have_a_kernel_for_those_who_name_it():
+    def takes(axis, strategy):
+        problem = "cuda", "masked_softmax", (4, 5, 6), jnp.dtype("float32")
+        request = {"output_dtype": "float32", "batch_invariant": True, "terms": [(4, 5, 6)]}
+        return _native.takes_terms(*problem, axis=axis, strategy=strategy, **request)
+
+    assert takes(2, "auto") and takes(2, "warp") and takes(1, "strided")
+    assert not takes(1, "auto") and not takes(2, "tile")
