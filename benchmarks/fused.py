@@ -122,9 +122,9 @@ def by_optax(logits: jax.Array, labels: jax.Array) -> jax.Array:
     return optax.softmax_cross_entropy_with_integer_labels(logits.astype(jnp.float32), labels)
 
 
-def by_log_softmax(logits: jax.Array, labels: jax.Array) -> jax.Array:
-    y = jax.nn.log_softmax(logits.astype(jnp.float32))
-    return -jnp.take_along_axis(y, labels[:, None], -1)[:, 0]
+def by_log_softmax(logits: jax.Array, labels: jax.Array, axis: int = -1) -> jax.Array:
+    y = jax.nn.log_softmax(logits.astype(jnp.float32), axis)
+    return -jnp.take_along_axis(y, jnp.expand_dims(labels, axis), axis).squeeze(axis)
 
 
 def losses(dtype: str, sizes: Sizes) -> Iterator[Fused]:
@@ -150,9 +150,9 @@ def losses(dtype: str, sizes: Sizes) -> Iterator[Fused]:
         yield Fused("logsumexp", dtype, 1, functions, (x,))
 
 
-def by_xla(x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    absmax = jnp.max(jnp.abs(x), -1, keepdims=True)
-    return x / jnp.where(absmax == 0, 1, absmax), absmax[..., 0]
+def by_xla(x: jax.Array, axis: int = -1) -> tuple[jax.Array, jax.Array]:
+    absmax = jnp.max(jnp.abs(x), axis, keepdims=True)
+    return x / jnp.where(absmax == 0, 1, absmax), absmax.squeeze(axis)
 
 
 def quantised_by_xla(x: jax.Array, dtype: Any) -> tuple[jax.Array, jax.Array]:

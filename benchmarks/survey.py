@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from cases import random_normal
+from fused import by_log_softmax, by_xla
 from options import add_list, add_rounds, run_parser, start_jax
 from report import Entry, attempt, environment, exit_code, record, shape_label
 from timing import time_calls
@@ -61,105 +62,102 @@ class Problem(NamedTuple):
         return jax.random.bernoulli(jax.random.key(1), 0.7, shape)
 
 
-def draw(op: str, choose: random.Random, most: float) -> Problem:
+def draw(op: str, rng: random.Random, most: float) -> Problem:
     """Sizes are uniform in the logarithm: up to 2**`most` elements."""
 
     def size(low: float, high: float) -> int:
-        n = math.exp(choose.uniform(math.log(low), math.log(max(high, low))))
-        kind = choose.random()
+        n = math.exp(rng.uniform(math.log(low), math.log(max(high, low))))
+        kind = rng.random()
         if kind < 0.4:
             n = 2 ** round(math.log2(n))
         elif kind < 0.6:
             n = n // 8 * 8
         return max(2, int(n))
 
-    dtype = choose.choice(DTYPES)
-    elements = 2 ** choose.uniform(min(18, most - 2), most)
+    dtype = rng.choice(DTYPES)
+    elements = 2 ** rng.uniform(min(18, most - 2), most)
     if op == "causal":
         n = size(32, min(4096, elements**0.5))
         return Problem(op, dtype, (max(1, int(elements / n**2)), n, n), 2)
     columns = size(4, min(200_000, elements / 4))
-    if choose.random() < 0.5:
+    if rng.random() < 0.5:
         return Problem(op, dtype, (max(1, int(elements / columns)), columns), 1)
     inner = size(2, max(3, min(4096, elements / columns)))
     return Problem(op, dtype, (max(1, int(elements / columns / inner)), columns, inner), 1)
 
 
-def with_gradient(f: Function, problem: Problem) -> tuple[Function, Operands]:
-    """The value and the gradient of `f` with respect to its first operand, given a cotangent.
+def operands_of(problem: Problem) -> Operands:
+    """x and what comes with it; before them the cotangent of a gradient, but of no loss's."""
+    op, x = problem.op.removesuffix(", gradient"), problem.make()
+    rest: Operands = ()
+    if op.startswith("where "):
+        rest = (problem.mask(op.removeprefix("where ")),)
+    elif op == "scale and bias":
+        rest = (problem.make((1, *problem.shape[1:])),)
+    elif op == "cross-entropy":
+        classes = problem.shape[problem.axis]
+        rest = (jax.random.randint(jax.random.key(2), problem.rows, 0, classes),)
+    elif op == "cross-entropy of probabilities":
+        rest = (jax.nn.softmax(problem.make(), problem.axis),)
+    if op == problem.op or op.startswith("cross-entropy"):
+        return (x, *rest)
+    return (problem.make(problem.rows if op == "logsumexp" else problem.shape), x, *rest)
 
-    A loss has its mean's.
-    """
+
+def function_of(problem: Problem, implementation: str | None) -> Function:
+    """`"jax_nn"` is what a user without this package writes."""
+    f = forward(problem.op.removesuffix(", gradient"), problem, implementation)
+    if not problem.op.endswith(", gradient"):
+        return f
     if problem.op.startswith("cross-entropy"):
-        return jax.value_and_grad(lambda *operands: f(*operands).mean()), ()
+        return jax.value_and_grad(lambda *operands: f(*operands).mean())
 
-    def function(g: jax.Array, x: jax.Array, *rest: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def with_gradient(g: jax.Array, x: jax.Array, *rest: jax.Array) -> tuple[jax.Array, jax.Array]:
         value, pull_back = jax.vjp(lambda x: f(x, *rest), x)
         return value, pull_back(g)[0]
 
-    per_row = problem.op.startswith("logsumexp")
-    return function, (problem.make(problem.rows if per_row else problem.shape),)
+    return with_gradient
 
 
-def forward(problem: Problem, implementation: str | None) -> tuple[Function, Operands]:
-    """The function and its operands; `"jax_nn"` is what a user without this package writes."""
-    op, axis, x = problem.op.removesuffix(", gradient"), problem.axis, problem.make()
-    theirs = implementation == "jax_nn"
+def forward(op: str, problem: Problem, implementation: str | None) -> Function:
+    axis, theirs = problem.axis, implementation == "jax_nn"
     chosen = {} if theirs else {"implementation": implementation}
     library: Any = jax.nn if theirs else jax_softmax
     if op in ("softmax", "log_softmax"):
-        return functools.partial(getattr(library, op), axis=axis, **chosen), (x,)
+        return functools.partial(getattr(library, op), axis=axis, **chosen)
     if op == "logsumexp":
-        return functools.partial(library.logsumexp, axis=axis), (x,)
+        return functools.partial(library.logsumexp, axis=axis)
     if op == "softmax to another dtype":
         dtype = "bfloat16" if problem.dtype == "float32" else "float32"
         if theirs:
-            return lambda x: jax.nn.softmax(x.astype("float32"), axis).astype(dtype), (x,)
-        return functools.partial(jax_softmax.softmax, axis=axis, dtype=dtype, **chosen), (x,)
+            return lambda x: jax.nn.softmax(x.astype("float32"), axis).astype(dtype)
+        return functools.partial(jax_softmax.softmax, axis=axis, dtype=dtype, **chosen)
     if op.startswith("where "):
         softmax = functools.partial(library.softmax, axis=axis, **chosen)
-        return lambda x, m: softmax(x, where=m), (x, problem.mask(op.removeprefix("where ")))
+        return lambda x, m: softmax(x, where=m)
     if op == "causal":
         if not theirs:
-            return functools.partial(jax_softmax.masked_softmax, causal=True, **chosen), (x,)
+            return functools.partial(jax_softmax.masked_softmax, causal=True, **chosen)
         n = problem.shape[-1]
-        return lambda x: jax.nn.softmax(jnp.where(jnp.tri(n, dtype=bool), x, -jnp.inf)), (x,)
+        return lambda x: jax.nn.softmax(jnp.where(jnp.tri(n, dtype=bool), x, -jnp.inf))
     if op == "scale and bias":
-        bias = problem.make((1, *problem.shape[1:]))
         if theirs:
-            return lambda x, b: jax.nn.softmax(0.125 * x + b, axis), (x, bias)
+            return lambda x, b: jax.nn.softmax(0.125 * x + b, axis)
         masked = functools.partial(jax_softmax.masked_softmax, scale=0.125, axis=axis, **chosen)
-        return lambda x, b: masked(x, bias=b), (x, bias)
-    if op == "absmax":
-        scale = by_xla if theirs else jax_softmax.absmax_scale
-        return functools.partial(scale, axis=axis), (x,)
-    return loss(op, problem, x, theirs)
+        return lambda x, b: masked(x, bias=b)
+    ours, by_hand = {
+        "absmax": (jax_softmax.absmax_scale, by_xla),
+        "cross-entropy": (
+            jax_softmax.softmax_cross_entropy_with_integer_labels,
+            by_log_softmax,
+        ),
+        "cross-entropy of probabilities": (jax_softmax.softmax_cross_entropy, by_sum),
+    }[op]
+    return functools.partial(by_hand if theirs else ours, axis=axis)
 
 
-def by_xla(x: jax.Array, axis: int) -> tuple[jax.Array, jax.Array]:
-    absmax = jnp.max(jnp.abs(x), axis, keepdims=True)
-    return x / jnp.where(absmax == 0, 1, absmax), absmax
-
-
-def loss(op: str, problem: Problem, x: jax.Array, theirs: bool) -> tuple[Function, Operands]:
-    axis = problem.axis
-    if op == "cross-entropy":
-        labels = jax.random.randint(jax.random.key(2), problem.rows, 0, problem.shape[axis])
-
-        def by_log_softmax(x: jax.Array, labels: jax.Array) -> jax.Array:
-            y = jax.nn.log_softmax(x.astype("float32"), axis)
-            return -jnp.take_along_axis(y, jnp.expand_dims(labels, axis), axis).squeeze(axis)
-
-        ours = functools.partial(jax_softmax.softmax_cross_entropy_with_integer_labels, axis=axis)
-        return (by_log_softmax if theirs else ours), (x, labels)
-    assert op == "cross-entropy of probabilities"
-    targets = jax.nn.softmax(problem.make(), axis)
-
-    def by_sum(x: jax.Array, targets: jax.Array) -> jax.Array:
-        return -(targets * jax.nn.log_softmax(x.astype("float32"), axis)).sum(axis)
-
-    ours = functools.partial(jax_softmax.softmax_cross_entropy, axis=axis)
-    return (by_sum if theirs else ours), (x, targets)
+def by_sum(x: jax.Array, targets: jax.Array, axis: int) -> jax.Array:
+    return -(targets * jax.nn.log_softmax(x.astype("float32"), axis)).sum(axis)
 
 
 # Those that take `implementation=`.
@@ -175,23 +173,16 @@ OTHERS = (
 OPS = FORCEABLE + OTHERS
 
 
-def function_of(problem: Problem, implementation: str | None) -> tuple[Function, Operands]:
-    f, operands = forward(problem, implementation)
-    if not problem.op.endswith(", gradient"):
-        return f, operands
-    function, cotangent = with_gradient(f, problem)
-    return function, (*cotangent, *operands)
-
-
 def compile_all(problem: Problem, native: str) -> dict[str, Any]:
     named = {"default": None, "jax_nn": "jax_nn"}
     if problem.op in FORCEABLE:
         named["native"] = native
-    calls = {}
-    for name, implementation in named.items():
-        f, operands = function_of(problem, implementation)
-        calls[name] = functools.partial(jax.jit(f).lower(*operands).compile(), *operands)
-    return calls
+    operands = operands_of(problem)
+    functions = {name: function_of(problem, chosen) for name, chosen in named.items()}
+    return {
+        name: functools.partial(jax.jit(f).lower(*operands).compile(), *operands)
+        for name, f in functions.items()
+    }
 
 
 def measure(compiled: Any, platform: str, rounds: int, iterations: int) -> Entry:
@@ -245,13 +236,13 @@ def main() -> int:
     args = parser.parse_args()
     platform = start_jax(args)
     native = "cuda" if platform == "gpu" else platform
-    choose = random.Random(args.seed)
+    rng = random.Random(args.seed)
     ops = itertools.islice(itertools.cycle(args.ops), args.cases)
 
     def entries() -> Iterator[Entry]:
         with concurrent.futures.ThreadPoolExecutor(args.threads) as pool:
             for batch in iter(lambda: list(itertools.islice(ops, BATCH)), []):
-                problems = [draw(op, choose, args.largest) for op in batch]
+                problems = [draw(op, rng, args.largest) for op in batch]
                 compiled = [pool.submit(compile_all, p, native) for p in problems]
                 concurrent.futures.wait(compiled)
                 for problem in problems:

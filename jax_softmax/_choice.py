@@ -69,15 +69,14 @@ FAMILIES = {
         "softmax_tangent",
         "log_softmax_tangent",
         "log_softmax_cotangent",
+        # Where a zero may stand for a masked logit, which is so in all derivatives under masks and
+        # other terms: XLA makes two kernels of any length.
         "masked_softmax_tangent",
     ),
     "logsumexp": ("logsumexp",),
     "terms": ("masked_softmax", "masked_log_softmax"),
     "absmax": ("absmax",),
 }
-# Where a zero may stand for a masked logit, which is so in all derivatives under masks and other
-# terms, XLA makes two kernels of any length.
-MASKED = {"softmax_tangent": "masked_softmax_tangent"}
 FAMILY = {op: family for family, ops in FAMILIES.items() for op in ops}
 
 # Platforms without a rule run their kernels.

@@ -105,8 +105,8 @@ def _lower(
         # where XLA exchanges one value for each row.
         backend = "xla"
     attributes = {name: params.pop(name, v) for name, v in ATTRIBUTES.get(op, {}).items()}
-    rule = _choice.MASKED.get(op, op) if attributes.get("zeros_are_masked") else op
-    if (backend or fastest(rule, ctx.avals_in, here, batch_invariant, **params)) != here:
+    case = f"masked_{op}" if attributes.get("zeros_are_masked") else op
+    if (backend or fastest(case, ctx.avals_in, here, batch_invariant, **params)) != here:
         params |= attributes
         return _lower_reference(ctx, *operands, reference=reference, backend=backend, **params)
     in_place = here == "cpu" and one_device(ctx)

@@ -134,7 +134,7 @@ def _composed(
     z, keep = logits(x, operands, factor=factor, softcap=softcap, causal=causal, wide=wide)
     y = (log_softmax_p if log else softmax_p).bind(z, axis=axis, dtype=dtype, **request)
     if "sink" in operands:
-        left = _log_of_rest(z, operands["sink"], axis, **request)
+        left = _log_of_rest(z, operands["sink"], axis, request)
         wide = _reference.compute_dtype(dtype)
         y = y.astype(wide)
         y = y + left if log else y * jnp.exp(left)
@@ -145,23 +145,15 @@ def _composed(
     return jnp.where(keep, y, jnp.asarray(-jnp.inf if log else 0, dtype))
 
 
-def _log_of_rest(
-    z: jax.Array,
-    sink: jax.Array,
-    axis: int,
-    *,
-    backend: str | None,
-    batch_invariant: bool | None,
-    strategy: str,
-) -> jax.Array:
+def _log_of_rest(z: jax.Array, sink: jax.Array, axis: int, request: dict[str, Any]) -> jax.Array:
     """The logarithm of what the sink leaves of each row's sum.
 
     On several devices forced kernels would gather a sharded axis: only plain JAX is handed on.
     """
-    del strategy
-    by = "xla" if backend == "xla" else None
+    backend = "xla" if request["backend"] == "xla" else None
     wide = _reference.compute_dtype(z.dtype)
-    lse = jnp.expand_dims(bind_logsumexp(z, axis, wide, by, batch_invariant), axis)
+    lse = bind_logsumexp(z, axis, wide, backend, request["batch_invariant"])
+    lse = jnp.expand_dims(lse, axis)
     return jax.nn.log_sigmoid(lse - sink.astype(lse.dtype))
 
 
@@ -201,8 +193,7 @@ def _jvp(
         if keep is not None:
             # A row that is masked as a whole is any finite one: its result is 0 all the same.
             z = jnp.where(keep.any(axis - x.ndim, keepdims=True), z, 0)
-        left = _log_of_rest(z, operands["sink"], axis, **request)
-        share = -jnp.expm1(left) * sink_t
+        share = -jnp.expm1(_log_of_rest(z, operands["sink"], axis, request)) * sink_t
         d = -share if log else -y.astype(share.dtype) * share
         d = jnp.broadcast_to(d, y.shape) if keep is None else jnp.where(keep, d, 0)
         out = d.astype(dtype) if out is None else out + d.astype(dtype)
