@@ -9,8 +9,9 @@ COLUMNS = (
     *(16, 64, 128, 256, 512, 1000, 1024, 2048, 4096, 8192, 16384, 32768),
     *(50257, 65536, 128256, 151936, 262144, 1048576),
 )
-# Row lengths that no vector divides, and class counts people have: digits, VOC, CIFAR, ImageNet.
-ODD_COLUMNS = (10, 21, 33, 100, 200, 1001)
+# Row lengths that no vector divides or that fill no power of two of threads, and class counts
+# people have: digits, VOC, CIFAR, ImageNet; 577 is what a vision transformer has of tokens.
+ODD_COLUMNS = (10, 21, 33, 100, 200, 577, 640, 777, 1001, 1100)
 
 # The size of an element in bytes, by dtype name.
 DTYPES = {"bfloat16": 2, "float16": 2, "float32": 4, "float64": 8}

@@ -72,22 +72,30 @@ cudaError_t LaunchKernel(void (*kernel)(Args...), const Plan& plan, cudaStream_t
 // The counts of a lane's elements that "tile" is compiled for, and the kernel for `lanes` of them.
 template <typename Op, typename Load, typename Store, bool kInterleaved, typename Launch>
 cudaError_t LaunchTile(const Plan& plan, Launch launch) {
-  return WithConstant<1, 2, 4, 8, 16, 32>(plan.lanes_per_row, [&](auto lanes) {
-    return WithConstant<4, 8, 10, 12, 16, 32>(plan.count_per_lane, [&](auto count) {
-      constexpr int kLanes = lanes, kCount = count;
-      // What the plan chooses, and the fewest elements that a lane then has.
-      constexpr bool kChosen = kInterleaved ? kCount == 8 || (kLanes == 32 && kCount >= 16)
-                                            : kCount <= 16 && (kLanes == 1 || kCount >= 10);
-      constexpr int kFewest = kInterleaved   ? (kLanes == 1 ? 1 : kCount / 2)
-                              : kLanes == 1  ? kCount - 3
-                              : kCount == 10 ? 8
-                                             : kCount - 4;
-      if constexpr (kChosen) {
-        return launch(TileKernel<Op, Load, Store, kLanes, kCount, kCount - kFewest, kInterleaved>);
-      } else {
-        return cudaErrorInvalidValue;
-      }
-    });
+  return WithConstant<1, 2, 4, 8, 16, kWarpLanes>(plan.lanes_per_row, [&](auto lanes) {
+    return WithConstant<4, 8, 10, 12, 16, 20, 24, 28, 32, 36, 40, 44, 48, 56, 64>(
+        plan.count_per_lane, [&](auto count) {
+          constexpr int kLanes = lanes, kCount = count;
+          constexpr int kMost = kInterleaved          ? kTileInterleavedColumns / kWarpLanes
+                                : kLanes < kWarpLanes ? kTileElements
+                                                      : TileElements(kPerRow<Op>, Op::kInputs,
+                                                                     sizeof(typename Load::Io));
+          // What the plan chooses, and the fewest elements that a lane then has.
+          constexpr bool kChosen =
+              kCount <= kMost && (kInterleaved ? kCount == 8 || (kLanes == kWarpLanes &&
+                                                                 (kCount == 16 || kCount == 32))
+                                               : kLanes == 1 || kCount >= 10);
+          constexpr int kFewest = kInterleaved   ? (kLanes == 1 ? 1 : kCount / 2)
+                                  : kLanes == 1  ? kCount - 3
+                                  : kCount == 10 ? 8
+                                                 : kCount - TileStep(kCount);
+          if constexpr (kChosen) {
+            return launch(
+                TileKernel<Op, Load, Store, kLanes, kCount, kCount - kFewest, kInterleaved>);
+          } else {
+            return cudaErrorInvalidValue;
+          }
+        });
   });
 }
 

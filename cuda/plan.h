@@ -173,10 +173,12 @@ inline constexpr int kMaxRowBytesPerLane = 64;
 inline constexpr int kElementsPerLane = 16;
 inline constexpr int kMaxPacksPerLane = 8;
 inline constexpr int kWarpThreads = 128;
-// Of a warp's places for vectors, four fifths: with fewer in use, "tile" is faster. Softmax of 160,
-// 192 and 320 bf16 columns ran at 0.86, 0.90 and 0.79 of the copy limit by "warp", at 0.96, 0.94
-// and 0.97 by "tile" (benchmarks/results/h200-short.json).
-inline constexpr int kWarpFull = 4, kWarpFullest = 5;
+// The most tenths of its threads' places for vectors that a row of one input uses where "tile" is
+// faster: of a warp, and where "registers" would take it or elements have 16 bits. Softmax of 160,
+// 192 and 320 bf16 columns ran at 0.86, 0.90 and 0.79 of the copy limit by "warp" and at 0.96, 0.94
+// and 0.97 by "tile" (benchmarks/results/h200-short.json), log-softmax of 577 and 640 at 0.70 and
+// 0.84 by "registers" and at 0.96 and 0.97 by "tile" (h200-tile.json).
+inline constexpr int kWarpFull = 8, kFull = 9, kFullest = 10;
 // Lanes with few vectors of a row take as many rows as makes these.
 inline constexpr int kWarpPacks = 2;
 // Blocks of `threads` that the compiler must leave room for on a multiprocessor, by the bytes of
@@ -202,8 +204,20 @@ constexpr int RegistersThreads(int elements_per_lane) {
 }
 
 inline constexpr int kTileThreads = 128;
-inline constexpr int kTileBytes = 16 * 1024;  // of inputs
-inline constexpr int kTileColumns = 512;      // a lane holds 16 elements
+inline constexpr int kTileBytes = 16 * 1024;  // of inputs, of long rows of each
+inline constexpr int kTileElements = 16;      // of a lane, before a row gets another one
+// And the most, of a row with a whole warp. Beyond, others are as fast, of two inputs in 32 bits
+// from there on; of logsumexp "tile" is the fastest as far as it goes: benchmarks/results/
+// h200-tile.json.
+constexpr int TileElements(bool per_row, int inputs, int element_bytes) {
+  if (per_row) return 64;
+  if (inputs == 1) return 44;
+  return element_bytes == 2 ? 32 : kTileElements;
+}
+// The counts are multiples of this, so that few of a lane's places stay empty.
+constexpr int TileStep(int elements) { return elements > 44 ? 8 : 4; }
+// Rows of logsumexp that a warp takes if they fill it: "tile" is faster with longer ones.
+inline constexpr int kTilePerRowColumns = 128;
 inline constexpr int kTileInterleavedColumns = 1024;
 inline constexpr int kTileMostBytes = 64 * 1024;
 
@@ -445,23 +459,29 @@ constexpr int BankConflicts(int64_t columns, int element_bytes, int lanes, int a
   return *std::max_element(words.begin(), words.end());
 }
 
+constexpr int TileElements(const Problem& p) {
+  return TileElements(IsPerRow(p.op), p.inputs, SizeOf(p.dtype));
+}
+
 constexpr Plan TilePlan(const Problem& p, const Device& device, Plan plan) {
   const bool interleaved = p.rows.inner > 1;
   const int64_t columns = std::max<int64_t>(p.rows.columns, 1);
   if (p.dtype == DataType::kF64 || p.dtype != p.out_dtype) {
     return Refuse(plan, "it takes elements of at most 32 bits, and gives the same");
   }
-  if (columns > (interleaved ? kTileInterleavedColumns : kTileColumns)) {
+  if (columns > (interleaved ? kTileInterleavedColumns : kWarpLanes * TileElements(p))) {
     return Refuse(plan, "the row does not fit a few lanes' registers");
   }
   if (interleaved) {
     plan.count_per_lane = columns <= 8 * kWarpLanes ? 8 : columns <= 16 * kWarpLanes ? 16 : 32;
     plan.lanes_per_row = static_cast<int>(PowerOfTwoFrom(CeilDiv(columns, plan.count_per_lane)));
   } else {
-    // 9 to 16, or all of them if there are no more.
-    plan.lanes_per_row = static_cast<int>(PowerOfTwoFrom(CeilDiv(columns, 16)));
-    const int64_t held = CeilDiv(columns, plan.lanes_per_row);
-    plan.count_per_lane = held == 9 || held == 10 ? 10 : static_cast<int>(CeilDiv(held, 4)) * 4;
+    // 9 to 16, or all of them if there are no more, or what a whole warp has to.
+    plan.lanes_per_row = static_cast<int>(
+        std::min<int64_t>(PowerOfTwoFrom(CeilDiv(columns, kTileElements)), kWarpLanes));
+    const int held = static_cast<int>(CeilDiv(columns, plan.lanes_per_row));
+    const int step = TileStep(held);
+    plan.count_per_lane = held == 9 || held == 10 ? 10 : (held + step - 1) / step * step;
     // Of 16 bits, rows of 21, 33, 65 and 127 columns that are neighbours ran at 0.84, 0.84, 0.65
     // and 0.70 of the copy limit, and at 0.94, 0.91, 0.85 and 0.93 where a warp's are apart (H200,
     // 2026-11). Two words in a bank cost nothing, nor do more of 32 bits.
@@ -478,10 +498,18 @@ constexpr Plan TilePlan(const Problem& p, const Device& device, Plan plan) {
   const int64_t panel = columns * inner;
   int64_t unit = 1;
   while (unit * panel % plan.vector != 0) unit *= 2;
-  const int64_t unit_bytes = unit * panel * SizeOf(p.dtype) * p.inputs;
+  const bool is_long = !interleaved && plan.count_per_lane > kTileElements;
+  const int64_t unit_bytes = unit * panel * SizeOf(p.dtype) * (is_long ? 1 : p.inputs);
   const int64_t fill = CeilDiv(p.rows.outer, int64_t{unit} * device.multiprocessors);
-  const int64_t panels =
+  int64_t panels =
       unit * std::clamp<int64_t>(kTileBytes / unit_bytes, 1, std::max<int64_t>(fill, 1));
+  // And so many as the block takes at a time, if there are: with two rows for four warps, the
+  // tangent of 704 float32 columns ran at 0.92 of the copy limit, with four at 1.02 (H200,
+  // 2026-11).
+  const int64_t round = std::max<int64_t>(unit, kTileThreads / plan.lanes_per_row);
+  if (!interleaved && fill * unit >= round) {
+    panels = std::max(round, (panels + round / 2) / round * round);
+  }
   const int64_t shared = panels * panel * SizeOf(p.dtype) * p.inputs;
   if (shared > std::min(kTileMostBytes, device.shared_per_block - kStaticSharedBytes)) {
     return Refuse(plan, "the interleaved rows do not fit a tile");
@@ -750,12 +778,23 @@ constexpr Plan Forced(const Problem& p, const Device& device, Strategy strategy,
   }
 }
 
-// Whether a power of two of lanes would leave too much of a warp idle, where a tile's lanes have
-// fewer elements each. Two inputs are at the limit all the same.
-constexpr bool FillsWarpBadly(const Problem& p) {
-  const Plan warp = WarpPlan(p, Plan{.vector = VectorOf(p)});
-  const int places = warp.lanes_per_row * warp.count_per_lane;
-  return p.inputs == 1 && PacksPerRow(p) * kWarpFullest <= places * kWarpFull;
+// Whether it is "tile" that is fastest: for rows that are no whole vectors, or that would leave too
+// much of a warp or block idle. Of two inputs, the others' short rows are at the limit all the
+// same.
+constexpr bool PrefersTile(const Problem& p) {
+  const int64_t columns = p.rows.columns, longest = int64_t{kWarpLanes} * TileElements(p);
+  if (p.dtype == DataType::kF64 || p.dtype != p.out_dtype || columns > longest) return false;
+  const bool is_short = columns <= kRegistersColumns;
+  if (is_short && IsMasked(p)) return true;
+  if (IsPerRow(p.op) && columns > kTilePerRowColumns) return true;
+  if (p.inputs == 2) return !is_short && columns < longest;
+  const bool is_narrow = SizeOf(p.dtype) == 2;
+  const Plan blank{.vector = VectorOf(p)};
+  const Plan other = is_short ? WarpPlan(p, blank) : RegistersPlan(p, blank);
+  const bool one_warp = other.threads == kWarpLanes && is_narrow;  // few bytes for a block
+  const int64_t places = int64_t{other.lanes_per_row} * other.count_per_lane;
+  const int full = is_short && !is_narrow ? kWarpFull : kFull;
+  return one_warp || PacksPerRow(p) * kFullest <= places * full;
 }
 
 // The strategies in order of preference.
@@ -788,9 +827,7 @@ constexpr std::array<Strategy, 5> Preferred(const Problem& p, const Device& devi
   const bool streams = IsPerRow(p.op) ||
                        (p.dtype == DataType::kF64 && !fits && RowBytes(p) > WideRowBytes(p.inputs));
   const Strategy shared = streams ? kStream : fits ? kBlock : kCluster;
-  if (p.rows.columns <= kTileColumns && (IsMasked(p) || FillsWarpBadly(p))) {
-    return {kTile, kWarp, kRegisters, shared, kStream};
-  }
+  if (PrefersTile(p)) return {kTile, kWarp, kRegisters, shared, kStream};
   // Of so many columns, 16-bit rows are too few bytes for a block each.
   const int64_t shortest = kRegistersColumns + (SizeOf(p.dtype) == 2 ? 1 : 0);
   if (p.rows.columns >= shortest) return {kRegisters, kWarp, shared, kStream};

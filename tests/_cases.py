@@ -10,12 +10,17 @@ import jax_softmax
 
 SMALL = (0, 1, 2, 3, 5, 8, 15, 16, 17, 31, 33, 127, 257)
 LARGE = {"cpu": 50_257, "cuda": 262_147}
-# Where a kernel goes another way under the same plan: a CPU block is 4096 columns, and a thread of
-# a cluster holds 13, 16 or 19 vectors.
+# Where a kernel goes another way under the same plan: a CPU block is 4096 columns, a thread of a
+# cluster holds 13, 16 or 19 vectors, and a tile's lane so many elements, all of them or not.
 WITHIN_A_PLAN = {
     "cpu": (255, 256, 257, 2049, 4095, 4096, 4097),
     "cuda": (),
     "cuda:cluster": (26_623, 26_624, 26_625, 32_769, 65_537),
+    "cuda:tile": tuple(
+        32 * elements - fewer
+        for elements in (20, 24, 28, 32, 36, 40, 44, 48, 56, 64)
+        for fewer in (0, 16, 127)
+    ),
 }
 ROWS = 21  # one full vector of lanes in any CPU instruction set, and a remainder
 INNER = (1, 2, 3, 4, 8, 20, 33, 40, 64)
@@ -74,7 +79,7 @@ def problems(
     last = [((ROWS, n), 1) for n in sorted(lengths)]
     inner = [((3, n, i), 1) for i in INNER for n in INNER_LENGTHS]
     few = [((7, LARGE[backend]), 1)]
-    many = [((5003, 17), 1), ((1009, 9, 3), 1)]
+    many = [((5003, 17), 1), ((1009, 640), 1), ((1009, 9, 3), 1)]
     many += [((3, 2050, 8), 1), ((2, 5003, 40), 1), ((2, 3001, 33), 1)]
     found = [
         (shape, axis)

@@ -51,31 +51,58 @@ def test_dtypes_and_devices_have_several_spellings():
 @pytest.mark.parametrize("device", SHARED_LIMITS)
 def test_strategies_follow_each_other_as_rows_get_longer(op, dtype, offset, device):
     lengths = [16 * n + offset for n in LENGTHS]
-    chosen = [plan((4096, n), dtype, op=op, device=device).strategy for n in lengths]
-    if not offset:  # some that fill a warp badly
-        chosen = ["warp" if s == "tile" else s for s in chosen]
+    chosen = {n: plan((4096, n), dtype, op=op, device=device).strategy for n in lengths}
     expected = ["warp", "block", "cluster", "stream"]
     if op in FORWARD and dtype.itemsize < 8:
         expected.insert(1, "registers")
-        if offset:
-            expected.remove("warp")  # the tile's rows end where registers' begin
     if offset and dtype.itemsize < 8:
-        expected.insert(0, "tile")
-        if "warp" in expected:
-            expected.remove("warp")
+        assert {chosen.pop(n) for n in lengths if n < 512} == {"tile"}
+        expected.remove("warp")
     if device != "H200" or (op in FORWARD and dtype.itemsize == 8):
         expected.remove("cluster")
+    chosen = [s for s in chosen.values() if s != "tile"]  # for some that fill the others badly
     assert [s for s, _ in itertools.groupby(chosen)] == expected
 
 
 @pytest.mark.parametrize("op", FORWARD)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_rows_that_fill_a_warp_badly_go_to_tiles(op, dtype):
-    chosen = {n: plan((4096, n), dtype, op=op, device="H200").strategy for n in range(16, 512, 16)}
-    assert {chosen[n] for n in (16, 32, 64, 128, 240, 256, 480)} == {"warp"}
-    assert {chosen[n] for n in (80, 160, 192, 288, 320, 384)} == {"tile"}
-    assert plan((4096, 320), dtype, op="softmax_tangent", device="H200").strategy == "warp"
-    assert plan((4096, 320), "float64", op=op, device="H200").strategy == "block"
+def test_rows_that_fill_others_badly_go_to_tiles(op, dtype):
+    def chosen(op, *columns, dtype=dtype):
+        return {plan((4096, n), dtype, op=op, device="H200").strategy for n in columns}
+
+    assert chosen(op, 16, 32, 64, 128, 240, 256) == {"warp"}
+    assert chosen(op, 80, 160, 192, 288, 320, 384) == {"tile"}
+    assert chosen(op, 577, 640, 777, 800, 900, 1100, 1280) == {"tile"}
+    assert chosen(op, 1000, 1001, 1024, 1400, 1500, 2048) == {"registers"}
+    assert chosen("softmax_tangent", 320, 512) == {"warp"}
+    long = "tile" if dtype == "bfloat16" else "block"
+    assert chosen("softmax_tangent", 513, 640, 1000) == {long}
+    assert chosen("softmax_tangent", 1024, 1100) == {"block"}
+    assert chosen(op, 320, 640, 1001, dtype="float64") == {"block"}
+
+
+def test_one_warp_is_few_bytes_for_a_block():
+    assert plan((4096, 513), "bfloat16", device="H200").strategy == "tile"
+    assert plan((4096, 513), "float32", device="H200").strategy == "registers"
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_longer_rows_of_logsumexp_go_to_tiles(dtype):
+    def chosen(*columns):
+        return {plan((4096, n), dtype, op="logsumexp", device="H200").strategy for n in columns}
+
+    assert chosen(16, 64, 128) == {"warp"}
+    assert chosen(20, 100, 136, 256, 512, 1000, 1024, 2048) == {"tile"}
+    assert chosen(2049, 2056) == {"registers"}
+
+
+@pytest.mark.parametrize("dtype, columns, rows", [("float32", 704, 4), ("bfloat16", 1032, 8)])
+def test_a_tile_has_rows_for_each_of_its_warps(dtype, columns, rows):
+    def chosen(outer):
+        return plan((outer, columns), dtype, device="H200", strategy="tile").rows_per_block
+
+    assert chosen(4096) == rows
+    assert chosen(100) == 1  # more blocks are worth more than full ones
 
 
 @pytest.mark.parametrize("columns, vectors", [(10, 16), (50, 8), (100, 4), (700, 2)])
