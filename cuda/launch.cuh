@@ -81,11 +81,12 @@ cudaError_t LaunchTile(const Plan& plan, Launch launch) {
                                                       : TileElements(kPerRow<Op>, Op::kInputs,
                                                                      sizeof(typename Load::Io));
           // What the plan chooses, and the fewest elements that a lane then has.
+          constexpr bool kFew = kCount == kTileFewElements && kLanes <= kTileFewLanes;
+          constexpr bool kMany = kCount == 2 * kTileElements && kLanes == kWarpLanes;
           constexpr bool kChosen =
-              kCount <= kMost && (kInterleaved ? kCount == 8 || (kLanes == kWarpLanes &&
-                                                                 (kCount == 16 || kCount == 32))
+              kCount <= kMost && (kInterleaved ? kFew || kCount == kTileElements || kMany
                                                : kLanes == 1 || kCount >= 10);
-          constexpr int kFewest = kInterleaved   ? (kLanes == 1 ? 1 : kCount / 2)
+          constexpr int kFewest = kInterleaved   ? (kLanes == 1 && kFew ? 1 : kCount / 2)
                                   : kLanes == 1  ? kCount - 3
                                   : kCount == 10 ? 8
                                                  : kCount - TileStep(kCount);

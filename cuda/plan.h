@@ -204,7 +204,7 @@ constexpr int RegistersThreads(int elements_per_lane) {
 }
 
 inline constexpr int kTileThreads = 128;
-inline constexpr int kTileBytes = 16 * 1024;  // of inputs, of long rows of each
+inline constexpr int kTileBytes = 16 * 1024;  // of inputs; of long or interleaved rows, of each
 inline constexpr int kTileElements = 16;      // of a lane, before a row gets another one
 // And the most, of a row with a whole warp. Beyond, others are as fast, of two inputs in 32 bits
 // from there on; of logsumexp "tile" is the fastest as far as it goes: benchmarks/results/
@@ -219,6 +219,8 @@ constexpr int TileStep(int elements) { return elements > 44 ? 8 : 4; }
 // Rows of logsumexp that a warp takes if they fill it: "tile" is faster with longer ones.
 inline constexpr int kTilePerRowColumns = 128;
 inline constexpr int kTileInterleavedColumns = 1024;
+// Of interleaved rows that a lane holds where kTileElements would be too many, and the most lanes.
+inline constexpr int kTileFewElements = 8, kTileFewLanes = 8;
 inline constexpr int kTileMostBytes = 64 * 1024;
 
 // More threads than 512 are slower in the forward pass at every row length (H200, 2026-11).
@@ -325,11 +327,16 @@ inline constexpr int kPanelMargin = 24 * 1024;
 // About what a thread takes of a row.
 constexpr int PanelColumns(int inputs) { return inputs == 1 ? 20 : 8; }
 inline constexpr int kPanelFewestSlices = 2;
-// The fewest vectors side by side with which rows are faster in panels than in tiles: see
-// benchmarks/results/h200-neighbours.json.
+// The fewest vectors side by side with which rows are faster in panels than in tiles, and than in
+// tiles with few conflicts in shared memory; and of how many eighths of a panel's lanes one input
+// must make use. Softmax of 128 bf16 columns ran at 0.58, 0.78, 0.96 and 0.79 of the copy limit in
+// panels of 2, 3, 4 and 6 vectors, and at 0.95, 0.97, 0.69 and 0.97 in tiles: see
+// benchmarks/results/h200-interleaved.json.
 constexpr int64_t PanelVectors(int64_t columns) {
   return columns <= 8 ? kMaxGrid : columns <= 16 ? 16 : columns <= 64 ? 8 : columns <= 128 ? 4 : 2;
 }
+inline constexpr int64_t kPanelVectors = 4;
+inline constexpr int kPanelFull = 7, kPanelFullest = 8;
 
 inline constexpr int kStridedThreads = 256;
 // Threads take this many elements each before they share a row. Softmax of 20,000 columns and 12
@@ -442,21 +449,47 @@ constexpr Plan RegistersPlan(const Problem& p, Plan plan) {
   return plan;
 }
 
-// The most words that fall into one bank of shared memory where groups of `lanes` lanes access
-// neighbouring elements of rows that lie `apart` rows from each other: how often that is repeated.
-constexpr int BankConflicts(int64_t columns, int element_bytes, int lanes, int apart) {
+// The most words that fall into one bank of shared memory where the groups of a warp access
+// elements that begin where `first` says for each, `lanes` of them `step` elements apart: how often
+// that is repeated.
+template <typename First>
+constexpr int BankConflicts(int groups, First first, int lanes, int64_t step, int element_bytes) {
   constexpr int kBanks = 32, kWordBytes = 4;
-  std::array<int, kBanks> words{};
-  int64_t last = -1;
-  for (int group = 0; group < kWarpLanes / lanes; ++group) {
-    const int64_t first = group * apart * columns;
+  std::array<std::array<int64_t, kWarpLanes>, kBanks> words{};
+  std::array<int, kBanks> counts{};
+  for (int group = 0; group < groups; ++group) {
     for (int lane = 0; lane < lanes; ++lane) {
-      const int64_t word = (first + lane) * element_bytes / kWordBytes;
-      if (word != last) ++words[word % kBanks];
-      last = word;
+      const int64_t word = (first(group) + lane * step) * element_bytes / kWordBytes;
+      auto& in_bank = words[word % kBanks];
+      int& count = counts[word % kBanks];
+      if (std::find(in_bank.begin(), in_bank.begin() + count, word) == in_bank.begin() + count) {
+        in_bank[count++] = word;
+      }
     }
   }
-  return *std::max_element(words.begin(), words.end());
+  return *std::max_element(counts.begin(), counts.end());
+}
+
+constexpr int InterleavedConflicts(const Rows& rows, int element_bytes, int elements) {
+  const int lanes = static_cast<int>(PowerOfTwoFrom(CeilDiv(rows.columns, elements)));
+  const auto first = [&](int row) {
+    return row / rows.inner * rows.columns * rows.inner + row % rows.inner;
+  };
+  return BankConflicts(kWarpLanes / lanes, first, lanes, rows.inner, element_bytes);
+}
+
+// The elements of an interleaved row that a lane of a tile holds: more mean fewer lanes, whose
+// exchanges cost time, but more rows side by side, whose elements may fall into the same banks.
+constexpr int InterleavedElements(const Rows& rows, int element_bytes) {
+  if (rows.columns <= kTileFewElements) return kTileFewElements;
+  if (rows.columns > kTileElements * kWarpLanes) return 2 * kTileElements;
+  const auto conflicts = [&](int elements) {
+    return InterleavedConflicts(rows, element_bytes, elements);
+  };
+  const int many = conflicts(kTileElements);
+  const bool fewer = many > 2 && rows.columns <= kTileFewElements * kTileFewLanes &&
+                     conflicts(kTileFewElements) < many;
+  return fewer ? kTileFewElements : kTileElements;
 }
 
 constexpr int TileElements(const Problem& p) {
@@ -473,7 +506,7 @@ constexpr Plan TilePlan(const Problem& p, const Device& device, Plan plan) {
     return Refuse(plan, "the row does not fit a few lanes' registers");
   }
   if (interleaved) {
-    plan.count_per_lane = columns <= 8 * kWarpLanes ? 8 : columns <= 16 * kWarpLanes ? 16 : 32;
+    plan.count_per_lane = InterleavedElements(p.rows, SizeOf(p.dtype));
     plan.lanes_per_row = static_cast<int>(PowerOfTwoFrom(CeilDiv(columns, plan.count_per_lane)));
   } else {
     // 9 to 16, or all of them if there are no more, or what a whole warp has to.
@@ -487,7 +520,9 @@ constexpr Plan TilePlan(const Problem& p, const Device& device, Plan plan) {
     // 2026-11). Two words in a bank cost nothing, nor do more of 32 bits.
     constexpr int kWarps = kTileThreads / kWarpLanes;
     const auto conflicts = [&](int apart) {
-      return BankConflicts(columns, SizeOf(p.dtype), plan.lanes_per_row, apart);
+      const auto first = [&](int row) { return row * apart * columns; };
+      const int lanes = plan.lanes_per_row;
+      return BankConflicts(kWarpLanes / lanes, first, lanes, 1, SizeOf(p.dtype));
     };
     if (SizeOf(p.dtype) == 2 && conflicts(1) > 2 && conflicts(kWarps) < conflicts(1)) {
       plan.rows_apart = kWarps;
@@ -498,8 +533,8 @@ constexpr Plan TilePlan(const Problem& p, const Device& device, Plan plan) {
   const int64_t panel = columns * inner;
   int64_t unit = 1;
   while (unit * panel % plan.vector != 0) unit *= 2;
-  const bool is_long = !interleaved && plan.count_per_lane > kTileElements;
-  const int64_t unit_bytes = unit * panel * SizeOf(p.dtype) * (is_long ? 1 : p.inputs);
+  const bool of_each = interleaved || plan.count_per_lane > kTileElements;
+  const int64_t unit_bytes = unit * panel * SizeOf(p.dtype) * (of_each ? 1 : p.inputs);
   const int64_t fill = CeilDiv(p.rows.outer, int64_t{unit} * device.multiprocessors);
   int64_t panels =
       unit * std::clamp<int64_t>(kTileBytes / unit_bytes, 1, std::max<int64_t>(fill, 1));
@@ -797,6 +832,23 @@ constexpr bool PrefersTile(const Problem& p) {
   return one_warp || PacksPerRow(p) * kFullest <= places * full;
 }
 
+// Whether rows along another axis are faster side by side than in tiles.
+constexpr bool PrefersPanel(const Problem& p, const Device& device) {
+  const auto& [outer, columns, inner] = p.rows;
+  const int64_t vectors = inner / VectorOf(p);
+  if (inner % VectorOf(p) != 0 || vectors < PanelVectors(columns)) return false;
+  const int bytes = SizeOf(p.dtype);
+  const bool few = vectors < kPanelVectors;
+  const int conflicts = InterleavedConflicts(p.rows, bytes, InterleavedElements(p.rows, bytes));
+  const bool fit = columns * inner * bytes * p.inputs <= (few ? kTileMostBytes : 2 * kTileBytes);
+  if (!fit || conflicts > bytes * (few && p.inputs == 1 ? 2 : 1)) return true;
+  if (few || p.inputs == 2) return !few;
+  const Plan panel = PanelPlan(p, device, Plan{.vector = VectorOf(p)});
+  if (panel.refusal != nullptr) return false;
+  const int64_t places = CeilDiv(inner, panel.rows_per_block) * panel.rows_per_block;
+  return inner * kPanelFullest >= places * kPanelFull;
+}
+
 // The strategies in order of preference.
 constexpr std::array<Strategy, 5> Preferred(const Problem& p, const Device& device) {
   using enum Strategy;
@@ -806,12 +858,12 @@ constexpr std::array<Strategy, 5> Preferred(const Problem& p, const Device& devi
   }
   if (TakesTerms(p.op) && p.rows.inner != 1) return {kStrided};
   if (p.rows.inner != 1) {
-    const int64_t vectors = p.rows.inner / VectorOf(p);
-    const bool wide = vectors >= PanelVectors(p.rows.columns);
-    if (wide && p.rows.inner % VectorOf(p) == 0) return {kPanel, kTile, kStrided};
+    if (PrefersPanel(p, device)) return {kPanel, kTile, kStrided};
     // Most of a panel's threads would have nothing to do: of 2,048 columns and 8 bf16 neighbours it
     // ran at 0.18 of the copy limit, "strided" at 0.48 (H200, 2026-11).
-    if (vectors == 1 && p.rows.columns > kTileInterleavedColumns) return {kStrided};
+    if (p.rows.inner / VectorOf(p) == 1 && p.rows.columns > kTileInterleavedColumns) {
+      return {kStrided};
+    }
     return {kTile, kPanel, kStrided};
   }
   if (TakesTerms(p.op) && p.rows.columns <= kRegistersColumns) return {kWarp, kStream};

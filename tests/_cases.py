@@ -24,7 +24,7 @@ WITHIN_A_PLAN = {
 }
 ROWS = 21  # one full vector of lanes in any CPU instruction set, and a remainder
 INNER = (1, 2, 3, 4, 8, 20, 33, 40, 64)
-INNER_LENGTHS = (1, 2, 7, 16, 17, 21, 24, 64, 257)
+INNER_LENGTHS = (1, 2, 7, 16, 17, 21, 24, 32, 64, 100, 200, 257, 600)
 
 
 def rows(count: int, n: int, dtype, *, huge: bool = True, seed: int = 0) -> np.ndarray:

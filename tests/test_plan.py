@@ -115,6 +115,23 @@ def test_few_neighbours_go_to_tiles(columns, vectors):
     assert chosen(8 * vectors).rows_per_block <= max(8 * vectors, 32)
 
 
+def test_neighbours_that_fill_a_panel_badly_go_to_tiles():
+    def chosen(columns, vectors, op="softmax"):
+        return plan((1000, columns, 8 * vectors), "bfloat16", 1, op, device="H200").strategy
+
+    assert [chosen(128, n) for n in (3, 4, 6, 8)] == ["tile", "panel", "tile", "panel"]
+    assert [chosen(64, n) for n in (8, 12, 16)] == ["panel", "tile", "panel"]
+    assert chosen(128, 6, "softmax_tangent") == "panel"  # at the limit all the same
+    assert chosen(256, 3) == chosen(256, 3, "softmax_tangent") == "tile"
+    assert chosen(256, 6) == "panel"  # elements that lie apart by so much are in the same banks
+
+
+@pytest.mark.parametrize("columns, inner, lanes", [(64, 2, 8), (64, 8, 4), (256, 8, 16)])
+def test_lanes_of_a_tile_keep_out_of_each_others_banks(columns, inner, lanes):
+    p = plan((1000, columns, inner), "bfloat16", 1, device="H200", strategy="tile")
+    assert p.lanes_per_row == lanes
+
+
 @each_op
 @pytest.mark.parametrize("device", SHARED_LIMITS)
 def test_rows_along_another_axis_are_not_moved(op, device):
