@@ -7,6 +7,7 @@
 """
 
 import argparse
+import itertools
 from typing import Any
 
 import jax
@@ -18,7 +19,7 @@ import jax_softmax
 STRATEGIES = {
     "warp": (5, 250, 33),
     "registers": (1000, 4095),
-    "tile": (10, 21, 201, 777, 1300),
+    "tile": (10, 21, 64, 201, 777, 1300),
     "block": (1, 1000, 4097, 14000),
     # The first one, in float32, takes all the shared memory there is without asking for more.
     "cluster": (11904, 5, 30001, 32768),
@@ -35,7 +36,7 @@ TERMS_STRATEGIES = {
     "stream": (4099,),
     "strided": (9,),
 }
-ALONG_AXIS_0 = ("panel", "strided")
+AXES = {"panel": (0,), "strided": (0,), "tile": (0, 1)}
 # Those of the operand and of the result.
 DTYPES = ("float32", "float64", "float16", "bfloat16")
 PAIRS = [(d, d) for d in DTYPES]
@@ -51,9 +52,8 @@ def accepts(op: str, shape: tuple, dtype: str, axis: int, strategy: str, output_
     return True
 
 
-def run(strategy: str, columns: int, dtype: str, output_dtype: str) -> None:
+def run(strategy: str, axis: int, columns: int, dtype: str, output_dtype: str) -> None:
     """Forward and backward of both functions on an odd number of rows."""
-    axis = 0 if strategy in ALONG_AXIS_0 else 1
     shape = (columns, 40) if axis == 0 else (37, columns)
     x = jax.random.normal(jax.random.key(columns), shape).astype(dtype)
     for f in (jax_softmax.softmax, jax_softmax.log_softmax):
@@ -114,9 +114,9 @@ def run_part(part: str) -> None:
         if part == "others":
             for columns in (33, 1000, 40001):
                 run_others(columns, dtype)
-    for columns in STRATEGIES.get(part, ()):
+    for axis, columns in itertools.product(AXES.get(part, (1,)), STRATEGIES.get(part, ())):
         for pair in PAIRS:
-            run(part, columns, *pair)
+            run(part, axis, columns, *pair)
     print(f"{part}: ran", flush=True)
 
 
