@@ -204,7 +204,7 @@ constexpr int RegistersThreads(int elements_per_lane) {
 }
 
 inline constexpr int kTileThreads = 128;
-inline constexpr int kTileBytes = 16 * 1024;  // of inputs; of long or interleaved rows, of each
+inline constexpr int kTileBytes = 16 * 1024;  // of inputs; of each where these are few rows
 inline constexpr int kTileElements = 16;      // of a lane, before a row gets another one
 // And the most, of a row with a whole warp. Beyond, others are as fast, of two inputs in 32 bits
 // from there on; of logsumexp "tile" is the fastest as far as it goes: benchmarks/results/
@@ -533,17 +533,26 @@ constexpr Plan TilePlan(const Problem& p, const Device& device, Plan plan) {
   const int64_t panel = columns * inner;
   int64_t unit = 1;
   while (unit * panel % plan.vector != 0) unit *= 2;
-  const bool of_each = interleaved || plan.count_per_lane > kTileElements;
-  const int64_t unit_bytes = unit * panel * SizeOf(p.dtype) * (of_each ? 1 : p.inputs);
+  const int64_t unit_bytes = unit * panel * SizeOf(p.dtype) * p.inputs;
   const int64_t fill = CeilDiv(p.rows.outer, int64_t{unit} * device.multiprocessors);
-  int64_t panels =
-      unit * std::clamp<int64_t>(kTileBytes / unit_bytes, 1, std::max<int64_t>(fill, 1));
-  // And so many as the block takes at a time, if there are: with two rows for four warps, the
-  // tangent of 704 float32 columns ran at 0.92 of the copy limit, with four at 1.02 (H200,
-  // 2026-11).
-  const int64_t round = std::max<int64_t>(unit, kTileThreads / plan.lanes_per_row);
-  if (!interleaved && fill * unit >= round) {
-    panels = std::max(round, (panels + round / 2) / round * round);
+  const auto panels_of = [&](int64_t bytes) {
+    return unit * std::clamp<int64_t>(bytes / unit_bytes, 1, std::max<int64_t>(fill, 1));
+  };
+  const int64_t at_a_time = kTileThreads / plan.lanes_per_row;
+  int64_t panels = panels_of(kTileBytes);
+  if (interleaved) {
+    // More, where the last of the block's rounds would leave an eighth of them all to nothing: of
+    // 64 columns and 33 bf16 neighbours, softmax's tangent ran at 0.75 of the copy limit, and so at
+    // 0.95 (H200, 2026-11).
+    const int64_t rounds = CeilDiv(panels * inner, at_a_time);
+    const bool few = rounds == 1 || panels * inner * 8 < rounds * at_a_time * 7;
+    if (few) panels = panels_of(p.inputs * kTileBytes);
+  } else {
+    // As many as the block takes at a time, if there are: with two rows for four warps, the tangent
+    // of 704 float32 columns ran at 0.92 of the copy limit, with four at 1.02 (H200, 2026-11).
+    if (plan.count_per_lane > kTileElements) panels = panels_of(p.inputs * kTileBytes);
+    const int64_t round = std::max<int64_t>(unit, at_a_time);
+    if (fill * unit >= round) panels = std::max(round, (panels + round / 2) / round * round);
   }
   const int64_t shared = panels * panel * SizeOf(p.dtype) * p.inputs;
   if (shared > std::min(kTileMostBytes, device.shared_per_block - kStaticSharedBytes)) {

@@ -66,11 +66,11 @@ def log_softmax(x: jax.Array, *, axis: int) -> jax.Array:
 
 @_in_compute_dtype
 def logsumexp(x: jax.Array, *, axis: int) -> jax.Array:
-    top = jnp.max(x, axis, keepdims=True, initial=-jnp.inf)
-    total = jnp.sum(jnp.exp(x - jnp.where(jnp.isfinite(top), top, 0)), axis, keepdims=True)
-    # XLA:CPU's maximum may miss a NaN; the sum has it.
-    is_infinite = jnp.isinf(top) & (total == total)
-    return jnp.squeeze(jnp.where(is_infinite, top, top + jnp.log(total)), axis)
+    """Written so that XLA:GPU makes as few kernels of it as it can, one for a few columns."""
+    top = jnp.max(x, axis, initial=-jnp.inf)
+    # Where it is infinite, the sum is, or is 0.
+    shift = jnp.where(jnp.isfinite(top), top, 0)
+    return shift + jnp.log(jnp.sum(jnp.exp(x - jnp.expand_dims(shift, axis)), axis))
 
 
 @_in_compute_dtype
