@@ -77,7 +77,7 @@ cudaError_t LaunchTile(const Plan& plan, Launch launch) {
         plan.count_per_lane, [&](auto count) {
           constexpr int kLanes = lanes, kCount = count;
           constexpr int kMost = kInterleaved          ? kTileInterleavedColumns / kWarpLanes
-                                : kLanes < kWarpLanes ? kTileElements
+                                : kLanes < kWarpLanes ? kTileShareElements
                                                       : TileElements(kPerRow<Op>, Op::kInputs,
                                                                      sizeof(typename Load::Io));
           // What the plan chooses, and the fewest elements that a lane then has.
@@ -85,11 +85,10 @@ cudaError_t LaunchTile(const Plan& plan, Launch launch) {
           constexpr bool kMany = kCount == 2 * kTileElements && kLanes == kWarpLanes;
           constexpr bool kChosen =
               kCount <= kMost && (kInterleaved ? kFew || kCount == kTileElements || kMany
-                                               : kLanes == 1 || kCount >= 10);
-          constexpr int kFewest = kInterleaved   ? (kLanes == 1 && kFew ? 1 : kCount / 2)
-                                  : kLanes == 1  ? kCount - 3
-                                  : kCount == 10 ? 8
-                                                 : kCount - TileStep(kCount);
+                                               : kLanes == 1 || kCount > 10);
+          constexpr int kFewest = kInterleaved  ? (kLanes == 1 && kFew ? 1 : kCount / 2)
+                                  : kLanes == 1 ? kCount - 3
+                                                : kCount - TileStep(kCount);
           if constexpr (kChosen) {
             return launch(
                 TileKernel<Op, Load, Store, kLanes, kCount, kCount - kFewest, kInterleaved>);

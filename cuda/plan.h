@@ -204,8 +204,9 @@ constexpr int RegistersThreads(int elements_per_lane) {
 }
 
 inline constexpr int kTileThreads = 128;
-inline constexpr int kTileBytes = 16 * 1024;  // of inputs; of each where these are few rows
-inline constexpr int kTileElements = 16;      // of a lane, before a row gets another one
+inline constexpr int kTileBytes = 16 * 1024;   // of inputs; of each where these are few rows
+inline constexpr int kTileElements = 16;       // of a lane, before a row gets twice as many
+inline constexpr int kTileShareElements = 20;  // but rather so many than half of them
 // And the most, of a row with a whole warp. Beyond, others are as fast, of two inputs in 32 bits
 // from there on; of logsumexp "tile" is the fastest as far as it goes: benchmarks/results/
 // h200-tile.json.
@@ -509,10 +510,16 @@ constexpr Plan TilePlan(const Problem& p, const Device& device, Plan plan) {
     plan.count_per_lane = InterleavedElements(p.rows, SizeOf(p.dtype));
     plan.lanes_per_row = static_cast<int>(PowerOfTwoFrom(CeilDiv(columns, plan.count_per_lane)));
   } else {
-    // 9 to 16, or all of them if there are no more, or what a whole warp has to.
-    plan.lanes_per_row = static_cast<int>(
+    // 11 to 20, or all of them if there are no more, or what a whole warp has to. With 9 or 10
+    // where these take 17 to 20, log-softmax of 33, 65, 129 and 257 bf16 columns ran at 0.92, 0.86,
+    // 0.86 and 0.89 of the copy limit instead of 0.97, 0.97, 0.92 and 0.95, and logsumexp at 0.66,
+    // 0.61, 0.58 and 0.62 instead of 0.80, 0.80, 0.77 and 0.75
+    // (benchmarks/results/h200-lanes.json).
+    int lanes = static_cast<int>(
         std::min<int64_t>(PowerOfTwoFrom(CeilDiv(columns, kTileElements)), kWarpLanes));
-    const int held = static_cast<int>(CeilDiv(columns, plan.lanes_per_row));
+    if (lanes > 1 && columns * 2 <= lanes * kTileShareElements) lanes /= 2;
+    plan.lanes_per_row = lanes;
+    const int held = static_cast<int>(CeilDiv(columns, lanes));
     const int step = TileStep(held);
     plan.count_per_lane = held == 9 || held == 10 ? 10 : (held + step - 1) / step * step;
     // Of 16 bits, rows of 21, 33, 65 and 127 columns that are neighbours ran at 0.84, 0.84, 0.65
@@ -521,7 +528,6 @@ constexpr Plan TilePlan(const Problem& p, const Device& device, Plan plan) {
     constexpr int kWarps = kTileThreads / kWarpLanes;
     const auto conflicts = [&](int apart) {
       const auto first = [&](int row) { return row * apart * columns; };
-      const int lanes = plan.lanes_per_row;
       return BankConflicts(kWarpLanes / lanes, first, lanes, 1, SizeOf(p.dtype));
     };
     if (SizeOf(p.dtype) == 2 && conflicts(1) > 2 && conflicts(kWarps) < conflicts(1)) {

@@ -16,10 +16,13 @@ WITHIN_A_PLAN = {
     "cpu": (255, 256, 257, 2049, 4095, 4096, 4097),
     "cuda": (),
     "cuda:cluster": (26_623, 26_624, 26_625, 32_769, 65_537),
-    "cuda:tile": tuple(
-        32 * elements - fewer
-        for elements in (20, 24, 28, 32, 36, 40, 44, 48, 56, 64)
-        for fewer in (0, 16, 127)
+    "cuda:tile": (
+        *(lanes * 20 - fewer for lanes in (1, 2, 4, 8, 16) for fewer in (0, 1, 4 * lanes - 1)),
+        *(
+            32 * elements - fewer
+            for elements in (12, 16, 20, 24, 28, 32, 36, 40, 44, 48, 56, 64)
+            for fewer in (0, 16, 127)
+        ),
     ),
 }
 ROWS = 21  # one full vector of lanes in any CPU instruction set, and a remainder
