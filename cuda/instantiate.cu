@@ -1,5 +1,5 @@
-// One op for a group of pairs of types: the build compiles this file once for each, with JS_NAME
-// and JS_OP, the op's name and struct, and JS_GROUP, a list in types.h, defined.
+// One op for all pairs of types: the build compiles this file once for each op, with JS_NAME and
+// JS_OP, the op's name and struct, defined.
 #include "launch.cuh"
 #include "ops/all.h"
 
@@ -19,6 +19,6 @@ using BF16 = __nv_bfloat16;
     return JS_ISA::RunAs<JS_ISA::JS_OP, in, out>(call, stream, resident);                       \
   }
 #define JS_DEFINE_FOR(in, out, name) JS_DEFINE(in, out, name)
-JS_GROUP(JS_DEFINE_FOR, JS_NAME)
+JS_FOR_EACH_TYPE_PAIR(JS_DEFINE_FOR, JS_NAME)
 
 }  // namespace jax_softmax

@@ -7,23 +7,17 @@
 #include <string>
 #include <string_view>
 
-// In the groups that the build compiles together. `context` is handed on to JS_PAIR.
+// `context` is handed on to JS_PAIR.
 // clang-format off
-#define JS_FOR_EACH_WIDE_PAIR(JS_PAIR, context) \
+#define JS_FOR_EACH_TYPE_PAIR(JS_PAIR, context) \
   JS_PAIR(F32, F32, context) \
-  JS_PAIR(F64, F64, context)
-#define JS_FOR_EACH_NARROW_PAIR(JS_PAIR, context) \
+  JS_PAIR(F64, F64, context) \
   JS_PAIR(F16, F16, context) \
-  JS_PAIR(BF16, BF16, context)
-#define JS_FOR_EACH_CONVERSION(JS_PAIR, context) \
+  JS_PAIR(BF16, BF16, context) \
   JS_PAIR(F32, F16, context) \
   JS_PAIR(F32, BF16, context) \
   JS_PAIR(F16, F32, context) \
   JS_PAIR(BF16, F32, context)
-#define JS_FOR_EACH_TYPE_PAIR(JS_PAIR, context) \
-  JS_FOR_EACH_WIDE_PAIR(JS_PAIR, context) \
-  JS_FOR_EACH_NARROW_PAIR(JS_PAIR, context) \
-  JS_FOR_EACH_CONVERSION(JS_PAIR, context)
 // clang-format on
 
 namespace jax_softmax {
