@@ -2,8 +2,9 @@
 
     python benchmarks/fused.py --output fused.json
 
-Masks and biases on the scores of attention, forward and as a pull-back with its forward pass; masks
-on the logits of a vocabulary; cross-entropies, value and gradient; logsumexp; absmax scaling and
+Masks and biases on the scores of attention, forward and as a pull-back with its forward pass, and,
+by every strategy for such rows, of lengths that are no whole vectors or leave lanes idle; masks on
+the logits of a vocabulary; cross-entropies, value and gradient; logsumexp; absmax scaling and
 quantisation. Speed is the traffic that there must be (operands of the rows and masks, which the
 cache holds, count nothing; neither does what a causal mask hides) over time, as a fraction of a
 copy in the same run. Exits with 1 if a case failed.
@@ -17,18 +18,22 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from cases import copy_call, random_normal
+from cases import NATIVE, copy_call, random_normal
 from options import add_list, add_rounds, run_parser, start_jax
 from report import Entry, attempt, environment, exit_code, record, shape_label
 from timing import time_calls
 
 import jax_softmax
 
-GROUPS = ("attention", "vocabulary", "losses", "absmax")
+GROUPS = ("attention", "odd", "vocabulary", "losses", "absmax")
+
+
+Function = Callable[..., Any]
 
 
 class Sizes(NamedTuple):
     scores: tuple[int, int, int, int]
+    odd: tuple[int, tuple[int, ...]]  # elements, columns
     logits: tuple[tuple[int, int], ...]
     rows: tuple[tuple[int, int], ...]
 
@@ -36,15 +41,17 @@ class Sizes(NamedTuple):
 SIZES = {
     "gpu": Sizes(
         (8, 16, 2048, 2048),
+        (2**26, (33, 40, 49, 72, 100, 160, 197, 257, 320, 385, 577, 785)),
         ((4096, 50257), (16384, 32000), (8192, 128256)),
         ((442_368, 128), (2**16, 1024), (8192, 16384), (4096, 50257)),
     ),
     "cpu": Sizes(
         (4, 8, 512, 512),
+        (2**22, (49, 197, 577)),
         ((256, 50257), (4096, 1000), (2**17, 10)),
         ((2**16, 128), (4096, 1024), (256, 32768)),
     ),
-    "small": Sizes((2, 2, 64, 64), ((64, 100),), ((64, 100),)),
+    "small": Sizes((2, 2, 64, 64), (2**15, (49,)), ((64, 100),), ((64, 100),)),
 }
 
 
@@ -54,7 +61,7 @@ class Fused(NamedTuple):
     name: str
     dtype: str
     traffic: float
-    functions: dict[str, Callable[..., Any]]
+    functions: dict[str, Function]
     operands: tuple[jax.Array, ...]  # the first one counts
 
     def entry(self) -> Entry:
@@ -62,7 +69,7 @@ class Fused(NamedTuple):
         return {"name": self.name, "shape": shape, "axis": -1, "dtype": self.dtype}
 
 
-def pull_back(f: Callable[..., Any], x: jax.Array, g: jax.Array, *rest: jax.Array) -> Any:
+def pull_back(f: Function, x: jax.Array, g: jax.Array, *rest: jax.Array) -> Any:
     return jax.vjp(lambda x: f(x, *rest), x)[1](g)[0]
 
 
@@ -97,6 +104,50 @@ def attention(dtype: str, sizes: Sizes) -> Iterator[Fused]:
         yield Fused(name, dtype, traffic, functions, (x, *rest))
         both = {k: functools.partial(pull_back, f) for k, f in functions.items()}
         yield Fused(f"{name}, pull-back", dtype, traffic + 3, both, (x, x, *rest))
+
+
+def odd(dtype: str, sizes: Sizes) -> Iterator[Fused]:
+    """Scores of windows of 7 x 7, of images of 14 x 14 and 24 x 24 patches with a class, ..."""
+    elements, lengths = sizes.odd
+    heads = 12
+    native = NATIVE[jax.default_backend()]
+    for n in lengths:
+        shape = (max(1, elements // (heads * n * n)), heads, n, n)
+        x = random_normal(math.prod(shape), dtype).reshape(shape)
+        bias = random_normal(heads * n * n, dtype).reshape(1, heads, n, n)
+        keys = jnp.arange(n) % 7 != 3
+        elementwise = (x > -1).astype(bool)
+
+        def by_jax(
+            x: jax.Array, mask: jax.Array | None = None, bias: jax.Array | None = None
+        ) -> jax.Array:
+            return jax.nn.softmax(x if bias is None else x + bias, where=mask)
+
+        functions: dict[str, Function] = {
+            "jax_softmax": jax_softmax.masked_softmax,
+            "jax_nn": by_jax,
+        }
+        for strategy in ("tile", "warp" if n <= 512 else "registers"):
+            forced = f"{native}:{strategy}"
+            try:
+                jax_softmax.plan(shape, dtype, -1, "masked_softmax", strategy=strategy)
+            except ValueError:
+                continue
+            functions[strategy] = functools.partial(
+                jax_softmax.masked_softmax, implementation=forced
+            )
+        for name, traffic, terms in (
+            ("odd: mask per key", 2, {"mask": keys}),
+            ("odd: mask per element", 2 + 1 / x.dtype.itemsize, {"mask": elementwise}),
+            ("odd: bias per head", 2, {"bias": bias}),
+            ("odd: mask per key, bias per head", 2, {"mask": keys, "bias": bias}),
+        ):
+
+            def by_name(f: Function, x: jax.Array, *rest: jax.Array, names=tuple(terms)) -> Any:
+                return f(x, **dict(zip(names, rest, strict=True)))
+
+            named = {k: functools.partial(by_name, f) for k, f in functions.items()}
+            yield Fused(name, dtype, traffic, named, (x, *terms.values()))
 
 
 def vocabulary(dtype: str, sizes: Sizes) -> Iterator[Fused]:
@@ -224,6 +275,7 @@ def main() -> int:
     sizes = SIZES["small" if args.small else platform]
     makers = {
         "attention": attention,
+        "odd": odd,
         "vocabulary": vocabulary,
         "losses": losses,
         "absmax": absmax,

@@ -76,19 +76,24 @@ cudaError_t LaunchTile(const Plan& plan, Launch launch) {
     return WithConstant<4, 8, 10, 12, 16, 20, 24, 28, 32, 36, 40, 44, 48, 56, 64>(
         plan.count_per_lane, [&](auto count) {
           constexpr int kLanes = lanes, kCount = count;
-          constexpr int kMost = kInterleaved          ? kTileInterleavedColumns / kWarpLanes
-                                : kLanes < kWarpLanes ? kTileShareElements
-                                                      : TileElements(kPerRow<Op>, Op::kInputs,
-                                                                     sizeof(typename Load::Io));
+          constexpr bool kTerms = kTakesTerms<Op>;
+          constexpr int kMost =
+              kInterleaved ? kTileInterleavedColumns / kWarpLanes
+              : kLanes < kWarpLanes
+                  ? (kTerms ? kTileTermsCounts.back() : kTileShareElements)
+                  : TileElements(kTerms, kPerRow<Op>, Op::kInputs, sizeof(typename Load::Io));
           // What the plan chooses, and the fewest elements that a lane then has.
           constexpr bool kFew = kCount == kTileFewElements && kLanes <= kTileFewLanes;
           constexpr bool kMany = kCount == 2 * kTileElements && kLanes == kWarpLanes;
+          constexpr bool kOfTerms =
+              kLanes > 1 && std::ranges::find(kTileTermsCounts, kCount) != kTileTermsCounts.end();
           constexpr bool kChosen =
               kCount <= kMost && (kInterleaved ? kFew || kCount == kTileElements || kMany
+                                  : kTerms     ? kOfTerms
                                                : kLanes == 1 || kCount > 10);
           constexpr int kFewest = kInterleaved  ? (kLanes == 1 && kFew ? 1 : kCount / 2)
                                   : kLanes == 1 ? kCount - 3
-                                                : kCount - TileStep(kCount);
+                                                : TileFewest(kTerms, kCount);
           if constexpr (kChosen) {
             return launch(
                 TileKernel<Op, Load, Store, kLanes, kCount, kCount - kFewest, kInterleaved>);
@@ -160,12 +165,14 @@ cudaError_t Run(const Call& call, cudaStream_t stream, int* resident) {
       const auto launch_tile = [&](auto kernel) {
         return launch(kernel, static_cast<int>(plan.rows_per_block / rows.inner), plan.rows_apart);
       };
-      if constexpr (kTerms || sizeof(In) > 4 || !std::is_same_v<In, Out>) {
+      if constexpr (kFewTerms || sizeof(In) > 4 || !std::is_same_v<In, Out>) {
         return cudaErrorInvalidValue;
       } else if (rows.inner == 1) {
         return LaunchTile<Op, Load, Store, false>(plan, launch_tile);
-      } else {
+      } else if constexpr (!kTerms) {
         return LaunchTile<Op, Load, Store, true>(plan, launch_tile);
+      } else {
+        return cudaErrorInvalidValue;
       }
     }
     case Strategy::kPanel: {

@@ -205,6 +205,15 @@ struct Slice {
 
 // Which elements of a vector take part, where all do.
 struct AllKept {};
+// The same of any number of elements, where some may not.
+template <int kCount>
+struct KeptBits {
+  unsigned word[(kCount + 31) / 32] = {};
+
+  __device__ __forceinline__ bool operator[](int i) const { return word[i / 32] >> i % 32 & 1; }
+  // `kept` is 0 or 1.
+  __device__ __forceinline__ void Add(int i, unsigned kept) { word[i / 32] |= kept << i % 32; }
+};
 
 // Which terms there may be: code for the others costs time where there are none.
 enum class TermsKind {
@@ -246,8 +255,9 @@ struct DirectLoad {
     return Raw<kVector>(absent);
   }
 
-  // The row that is worked on as the i-th.
+  // The row that is worked on as the i-th; the first of the i-th `count` neighbours.
   __device__ __forceinline__ static int64_t RowAt(int64_t i, const Rows&) { return i; }
+  __device__ __forceinline__ static int64_t FirstOf(int64_t i, int count) { return i * count; }
 
   // Whether the vector has anything to look at.
   template <typename W>
@@ -312,6 +322,12 @@ struct DirectLoad {
     return {};
   }
 
+  // Of a row's elements, kStep columns apart, that something else has brought.
+  template <int kStep, int kCount>
+  __device__ __forceinline__ static Kept Apply(Row, int, E (&)[kCount]) {
+    return {};
+  }
+
   // A single element anywhere: of an edge, or for strategies without vectors.
   __device__ __forceinline__ Kept At(Row, int64_t, int64_t offset, E& e) const {
 #pragma unroll
@@ -372,6 +388,10 @@ struct DirectStore {
   __device__ __forceinline__ void At(int64_t offset, T y, AllKept, const Row&) const {
     At(offset, y);
   }
+
+  // The same of a row's elements that something else stores.
+  template <int kCount, typename Row>
+  __device__ __forceinline__ static void Mask(T (&)[kCount], AllKept, const Row&) {}
 
   // A whole vector anywhere: kVector neighbouring elements.
   template <int kVector>

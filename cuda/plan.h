@@ -179,6 +179,8 @@ inline constexpr int kWarpThreads = 128;
 // and 0.97 by "tile" (benchmarks/results/h200-short.json), log-softmax of 577 and 640 at 0.70 and
 // 0.84 by "registers" and at 0.96 and 0.97 by "tile" (h200-tile.json).
 inline constexpr int kWarpFull = 8, kFull = 9, kFullest = 10;
+// The same of a warp's rows with terms (h200-odd-masks.json).
+inline constexpr int kTermsFull = 7;
 // Lanes with few vectors of a row take as many rows as makes these.
 inline constexpr int kWarpPacks = 2;
 // Blocks of `threads` that the compiler must leave room for on a multiprocessor, by the bytes of
@@ -207,16 +209,28 @@ inline constexpr int kTileThreads = 128;
 inline constexpr int kTileBytes = 16 * 1024;   // of inputs; of each where these are few rows
 inline constexpr int kTileElements = 16;       // of a lane, before a row gets twice as many
 inline constexpr int kTileShareElements = 20;  // but rather so many than half of them
-// And the most, of a row with a whole warp. Beyond, others are as fast, of two inputs in 32 bits
-// from there on; of logsumexp "tile" is the fastest as far as it goes: benchmarks/results/
-// h200-tile.json.
-constexpr int TileElements(bool per_row, int inputs, int element_bytes) {
+// A lane's places are multiples of this, so that few of them stay empty.
+constexpr int TileStep(int elements) { return elements > 44 ? 8 : 4; }
+// Those for rows with terms, of which two lanes or more take the fewest that they can. With 13
+// elements in place of 25 more lanes ask what terms there are for the row, with 40 a warp's lanes
+// read masks of many rows: of 49 bf16 columns softmax with a mask and a bias ran at 0.48 of the
+// copy limit by 13 and at 0.60 by 25, of 577 at 0.57 by 19 and at 0.46 by 37 (H200, 2026-11).
+inline constexpr std::array kTileTermsCounts = {16, 20, 24, 28};
+// The fewest elements that a lane of several may have, of so many places.
+constexpr int TileFewest(bool terms, int count) {
+  if (!terms) return count - TileStep(count);
+  const auto* at = std::find(kTileTermsCounts.begin(), kTileTermsCounts.end(), count);
+  return at == kTileTermsCounts.begin() ? kTileTermsCounts.back() / 2 : at[-1];
+}
+// The most elements of a row with a whole warp. Beyond, others are as fast, of two inputs in 32
+// bits from there on; of logsumexp "tile" is the fastest as far as it goes: benchmarks/results/
+// h200-tile.json. With terms: h200-odd-masks.json.
+constexpr int TileElements(bool terms, bool per_row, int inputs, int element_bytes) {
+  if (terms) return element_bytes == 2 ? kTileTermsCounts.back() : kTileShareElements;
   if (per_row) return 64;
   if (inputs == 1) return 44;
   return element_bytes == 2 ? 32 : kTileElements;
 }
-// The counts are multiples of this, so that few of a lane's places stay empty.
-constexpr int TileStep(int elements) { return elements > 44 ? 8 : 4; }
 // Rows of logsumexp that a warp takes if they fill it: "tile" is faster with longer ones.
 inline constexpr int kTilePerRowColumns = 128;
 inline constexpr int kTileInterleavedColumns = 1024;
@@ -494,7 +508,7 @@ constexpr int InterleavedElements(const Rows& rows, int element_bytes) {
 }
 
 constexpr int TileElements(const Problem& p) {
-  return TileElements(IsPerRow(p.op), p.inputs, SizeOf(p.dtype));
+  return TileElements(TakesTerms(p.op), IsPerRow(p.op), p.inputs, SizeOf(p.dtype));
 }
 
 constexpr Plan TilePlan(const Problem& p, const Device& device, Plan plan) {
@@ -502,6 +516,9 @@ constexpr Plan TilePlan(const Problem& p, const Device& device, Plan plan) {
   const int64_t columns = std::max<int64_t>(p.rows.columns, 1);
   if (p.dtype == DataType::kF64 || p.dtype != p.out_dtype) {
     return Refuse(plan, "it takes elements of at most 32 bits, and gives the same");
+  }
+  if (interleaved && TakesTerms(p.op)) {
+    return Refuse(plan, "it takes masks and other terms along the last axis alone");
   }
   if (columns > (interleaved ? kTileInterleavedColumns : kWarpLanes * TileElements(p))) {
     return Refuse(plan, "the row does not fit a few lanes' registers");
@@ -515,13 +532,17 @@ constexpr Plan TilePlan(const Problem& p, const Device& device, Plan plan) {
     // 0.86 and 0.89 of the copy limit instead of 0.97, 0.97, 0.92 and 0.95, and logsumexp at 0.66,
     // 0.61, 0.58 and 0.62 instead of 0.80, 0.80, 0.77 and 0.75
     // (benchmarks/results/h200-lanes.json).
-    int lanes = static_cast<int>(
-        std::min<int64_t>(PowerOfTwoFrom(CeilDiv(columns, kTileElements)), kWarpLanes));
-    if (lanes > 1 && columns * 2 <= lanes * kTileShareElements) lanes /= 2;
+    const bool terms = TakesTerms(p.op);
+    const int most = terms ? kTileTermsCounts.back() : kTileElements;
+    int lanes =
+        static_cast<int>(std::min<int64_t>(PowerOfTwoFrom(CeilDiv(columns, most)), kWarpLanes));
+    if (!terms && lanes > 1 && columns * 2 <= lanes * kTileShareElements) lanes /= 2;
+    if (terms && lanes == 1) return Refuse(plan, "a row with terms is too short to be shared");
     plan.lanes_per_row = lanes;
     const int held = static_cast<int>(CeilDiv(columns, lanes));
     const int step = TileStep(held);
     plan.count_per_lane = held == 9 || held == 10 ? 10 : (held + step - 1) / step * step;
+    if (terms) plan.count_per_lane = std::max(plan.count_per_lane, kTileTermsCounts.front());
     // Of 16 bits, rows of 21, 33, 65 and 127 columns that are neighbours ran at 0.84, 0.84, 0.65
     // and 0.70 of the copy limit, and at 0.94, 0.91, 0.85 and 0.93 where a warp's are apart (H200,
     // 2026-11). Two words in a bank cost nothing, nor do more of 32 bits.
@@ -790,7 +811,7 @@ constexpr Plan StridedPlan(const Problem& p, Plan plan) {
 // The strategies whose kernels apply terms to the logits.
 constexpr bool CanTakeTerms(Strategy strategy) {
   using enum Strategy;
-  return strategy != kTile && strategy != kSplit && strategy != kPanel;
+  return strategy != kSplit && strategy != kPanel;
 }
 
 constexpr Plan Forced(const Problem& p, const Device& device, Strategy strategy, Plan plan) {
@@ -836,6 +857,7 @@ constexpr bool PrefersTile(const Problem& p) {
   if (p.dtype == DataType::kF64 || p.dtype != p.out_dtype || columns > longest) return false;
   const bool is_short = columns <= kRegistersColumns;
   if (is_short && IsMasked(p)) return true;
+  if (TakesTerms(p.op) && !is_short) return IsMasked(p);
   if (IsPerRow(p.op) && columns > kTilePerRowColumns) return true;
   if (p.inputs == 2) return !is_short && columns < longest;
   const bool is_narrow = SizeOf(p.dtype) == 2;
@@ -843,7 +865,7 @@ constexpr bool PrefersTile(const Problem& p) {
   const Plan other = is_short ? WarpPlan(p, blank) : RegistersPlan(p, blank);
   const bool one_warp = other.threads == kWarpLanes && is_narrow;  // few bytes for a block
   const int64_t places = int64_t{other.lanes_per_row} * other.count_per_lane;
-  const int full = is_short && !is_narrow ? kWarpFull : kFull;
+  const int full = TakesTerms(p.op) ? kTermsFull : is_short && !is_narrow ? kWarpFull : kFull;
   return one_warp || PacksPerRow(p) * kFullest <= places * full;
 }
 
@@ -881,10 +903,12 @@ constexpr std::array<Strategy, 5> Preferred(const Problem& p, const Device& devi
     }
     return {kTile, kPanel, kStrided};
   }
-  if (TakesTerms(p.op) && p.rows.columns <= kRegistersColumns) return {kWarp, kStream};
   if (TakesTerms(p.op)) {
     const bool shares = SharedRowBytes(p) > kTermsBytes && device.cluster_blocks > 1;
-    return {kRegisters, kWarp, shares ? kCluster : kBlock, kStream};
+    const Strategy shared = shares ? kCluster : kBlock;
+    if (PrefersTile(p)) return {kTile, kWarp, kRegisters, shared, kStream};
+    if (p.rows.columns <= kRegistersColumns) return {kWarp, kStream};
+    return {kRegisters, kWarp, shared, kStream};
   }
   if (PrefersSplit(p) && CanSplit(p)) return {kSplit, kStream};
   const int64_t room = device.shared_per_block - kScratchBytes - kStaticSharedBytes;

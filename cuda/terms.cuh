@@ -77,6 +77,17 @@ struct TermsLoad : DirectLoad<Op, Io_> {
     return turn * terms.turns.Quotient(terms.rows) + among;
   }
 
+  // The first row of the i-th `count` neighbours, likewise where rows that are apart are whole
+  // ones.
+  __device__ __forceinline__ int64_t FirstOf(int64_t i, int count) const {
+    const auto index = static_cast<uint32_t>(i);
+    const uint32_t apart = terms.turns.Quotient(terms.rows);
+    if (terms.turns.divisor == 1 || apart % count != 0) return i * count;
+    const uint32_t among = terms.turns.Quotient(index);
+    const int64_t turn = index - among * terms.turns.divisor;
+    return turn * apart + int64_t{among} * count;
+  }
+
   // Whether the masks of whole rows and the causal one leave anything of the vector. Where there is
   // more to load than masks, the branches take registers that are worth more: bf16 rows of 2,048
   // columns with a bias took 708 us with them, instead of 581 (H200, 2026-11).
@@ -182,6 +193,42 @@ struct TermsLoad : DirectLoad<Op, Io_> {
     return kept;
   }
 
+  // Logits from `column` on, kStep columns apart, that something else has brought. Columns of masks
+  // and biases lie side by side, as the row's do.
+  template <int kStep, int kCount>
+  __device__ __forceinline__ KeptBits<kCount> Apply(const Row& row, int column,
+                                                    E (&e)[kCount]) const {
+    const int left = static_cast<int>(row.seen) - column;
+    KeptBits<kCount> kept;
+    if (terms.mask != nullptr && !IsPerRow(terms.mask_at)) {
+      const uint8_t* from = MaskAt(row, column);
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) kept.Add(i, i * kStep < left ? from[i * kStep] : 0);
+    } else {
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) kept.Add(i, i * kStep < left);
+    }
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) e[i].value[0] *= row.scale;
+    if (terms.caps) {
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) e[i].value[0] = Capped(e[i].value[0]);
+    }
+    if (terms.bias != nullptr && IsPerRow(terms.bias_at)) {
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) e[i].value[0] += row.shift;
+    } else if (terms.bias != nullptr && terms.wide_bias) {
+      AddApart<T, kStep>(row.bias + column, left, e);
+    } else if (terms.bias != nullptr) {
+      AddApart<Io, kStep>(row.bias + column, left, e);
+    }
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      if (!kept[i]) e[i].value[0] = Op::Absent(0);
+    }
+    return kept;
+  }
+
   // A single element: of an edge, or for strategies without vectors.
   __device__ __forceinline__ Kept At(const Row& row, int64_t column, int64_t offset, E& e) const {
     e.value[0] = Op::Absent(0);
@@ -245,6 +292,15 @@ struct TermsLoad : DirectLoad<Op, Io_> {
     }
   }
 
+  template <typename B, int kStep, int kCount>
+  __device__ __forceinline__ void AddApart(int64_t begin, int left, E (&e)[kCount]) const {
+    const B* from = static_cast<const B*>(terms.bias) + begin;
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      if (i * kStep < left) e[i].value[0] += Widen(from[i * kStep]);
+    }
+  }
+
   // cap * tanh(z / cap)
   __device__ __forceinline__ T Capped(T z) const {
     const T cap = static_cast<T>(terms.softcap);
@@ -284,11 +340,15 @@ struct MaskedStore : DirectStore<Op, Io> {
   __device__ __forceinline__ void operator()(const W& window, typename W::Index pack,
                                              T (&y)[W::kVector], unsigned kept, const Row& row,
                                              std::bool_constant<kLastUse> last_use = {}) const {
-    if (!Op::MasksItself(row)) {
-#pragma unroll
-      for (int i = 0; i < W::kVector; ++i) y[i] = kept >> i & 1 ? y[i] : Op::Masked();
-    }
+    Mask(y, KeptBits<W::kVector>{{kept}}, row);
     Base::operator()(window, pack, y, last_use);
+  }
+  template <int kCount>
+  __device__ __forceinline__ static void Mask(T (&y)[kCount], const KeptBits<kCount>& kept,
+                                              const Row& row) {
+    if (Op::MasksItself(row)) return;
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) y[i] = kept[i] ? y[i] : Op::Masked();
   }
   __device__ __forceinline__ void At(int64_t offset, T y, unsigned kept, const Row&) const {
     Base::At(offset, kept ? y : Op::Masked());

@@ -105,7 +105,7 @@ def refusal(op: str, dtype, implementation: str, output_dtype) -> str | None:
         return "it takes 32 bits at most"
     if strategy == "cluster" and op in PER_ROW:
         return "it keeps rows to write them"
-    if strategy == "tile" and output_dtype not in (None, dtype):
+    if strategy == "tile" and np.dtype(output_dtype or dtype) != dtype:
         return "it converts nothing"
     return None
 

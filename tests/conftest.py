@@ -46,3 +46,11 @@ def backend(request):
     native_module(request.param)
     with jax.default_device(device_of(request.param)):
         yield request.param
+
+
+@pytest.fixture
+def on_cpu():
+    """The CPU's kernels where a GPU may be present too."""
+    native_module("cpu")
+    with jax.default_device(device_of("cpu")):
+        yield

@@ -266,4 +266,4 @@ def test_terms_along_another_axis_have_a_kernel_for_those_who_name_it():
         return _native.takes_terms(*problem, axis=axis, strategy=strategy, **request)
 
     assert takes(2, "auto") and takes(2, "warp") and takes(1, "strided")
-    assert not takes(1, "auto") and not takes(2, "tile")
+    assert not takes(1, "auto") and not takes(2, "split")

@@ -256,7 +256,14 @@ def test_masks_have_plans():
         assert [s for s, _ in itertools.groupby(chosen)] == expected
     assert plan(*problem, axis=1, op="masked_softmax", device="H200").strategy == "strided"
     with pytest.raises(ValueError, match="take no masks"):
-        plan(*problem, op="masked_softmax", device="H200", strategy="tile")
+        plan(*problem, op="masked_softmax", device="H200", strategy="split")
+    for shape, axis, why in (
+        ((8, 2048), -1, "does not fit"),
+        ((8, 20), -1, "too short"),
+        ((8, 64, 5), 1, "along the last axis"),
+    ):
+        with pytest.raises(ValueError, match=why):
+            plan(shape, "bfloat16", axis, "masked_softmax", device="H200", strategy="tile")
     assert plan(*problem, op="masked_softmax", device="cpu").strategy == "row"
     assert plan((64, 20), "bfloat16", op="masked_softmax", device="cpu").strategy == "lanes"
     for axis, strategy, why in (
@@ -267,6 +274,20 @@ def test_masks_have_plans():
     ):
         with pytest.raises(ValueError, match=why):
             plan(*problem, axis, op="masked_softmax", device="cpu", strategy=strategy)
+
+
+@pytest.mark.parametrize("op", ["masked_softmax", "masked_log_softmax"])
+def test_masked_rows_that_fill_others_badly_go_to_tiles(op):
+    def chosen(dtype, *columns):
+        return {plan((4096, n), dtype, op=op, device="H200").strategy for n in columns}
+
+    for dtype in ("bfloat16", "float32"):
+        assert chosen(dtype, 29, 40, 49, 72, 160, 197, 257, 320, 511, 577) == {"tile"}
+        assert chosen(dtype, 17, 27, 64, 96, 128, 192, 256, 448, 512) == {"warp"}
+        assert chosen(dtype, 640, 768, 897, 1001) == {"registers"}
+    assert chosen("bfloat16", 641, 785, 895) == {"tile"}
+    assert chosen("float32", 641, 785, 895) == {"registers"}
+    assert chosen("float64", 49, 197) == {"warp"}
 
 
 @pytest.mark.parametrize("strategy", ["tile", "panel", "strided"])

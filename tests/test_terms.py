@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from _cases import skip_refused
 from _support import accepts, compiled, count_calls, device_of, native_module, operations
 from test_masked import called, each_form, naive
 
@@ -29,7 +30,7 @@ IMPLEMENTATIONS = [
     "cpu:lanes",
     *(
         pytest.param(f"cuda:{strategy}", marks=pytest.mark.gpu)
-        for strategy in ("warp", "registers", "block", "cluster", "stream", "strided")
+        for strategy in ("warp", "registers", "tile", "block", "cluster", "stream", "strided")
     ),
 ]
 KERNEL_OPTIONS = [
@@ -113,9 +114,8 @@ def assert_close(got, want, dtype, what=""):
 def test_kernels(implementation, pair, options, log):
     native_module(implementation.partition(":")[0])
     dtype, output_dtype = (pair, pair) if isinstance(pair, str) else pair
-    if implementation == "cuda:registers" and dtype == "float64":
-        pytest.skip("it takes no float64")
     op = "masked_log_softmax" if log else "masked_softmax"
+    skip_refused(op, dtype, implementation, output_dtype)
     axis = -2 if implementation == "cuda:strided" else -1
     options = [o for o in options if o != "causal" or axis == -1]
     ran = 0
@@ -129,6 +129,41 @@ def test_kernels(implementation, pair, options, log):
             assert_close(got, want, dtype, str(shape))
             ran += 1
     assert ran >= 2
+
+
+@pytest.mark.gpu
+@each_form
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("lanes", [2, 4, 8, 16, 32])
+def test_every_count_of_a_tiles_lanes(lanes, dtype, log):
+    """All places of a lane taken, and as few as its plan leaves it."""
+    options = KERNEL_OPTIONS[-1]
+    lengths = {lanes * held - fewer for held in (15, 16, 20, 24, 28) for fewer in (0, lanes - 1)}
+    lengths |= {lanes * held + 1 for held in (16, 20, 24)}
+    op = "masked_log_softmax" if log else "masked_softmax"
+    ran = 0
+    with jax.enable_x64(True):
+        for columns in sorted(lengths):
+            shape = (3, 37, columns)
+            if accepts(op, shape, dtype, -1, "cuda:tile"):
+                given = kernel_operands(shape, options, dtype, -1)
+                assert_close(*run(given, dtype, log, "cuda:tile"), dtype, str(shape))
+                ran += 1
+    assert ran >= 6
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("rows", [0, 1], ids=["whole tiles", "odd"])
+@pytest.mark.parametrize("columns, strategy", [(577, "tile"), (256, "warp"), (2048, "registers")])
+def test_rows_that_share_a_large_operand_take_turns(columns, strategy, rows):
+    """What no cache keeps is read once: neighbours in time are not neighbours in memory."""
+    rows += 2**23 // columns // 32 * 32 + 32  # 16 MB of a bias
+    make = jax.jit(lambda: jax.random.normal(jax.random.key(0), (4, rows, columns), jnp.bfloat16))
+    bias, x = jnp.split(make(), [1])
+    f = jax.jit(functools.partial(masked_softmax, implementation=f"cuda:{strategy}"))
+    together = f(x, bias=bias)
+    for i in range(len(x)):
+        np.testing.assert_array_equal(together[i], f(x[i], bias=bias[0]))
 
 
 @each_form
@@ -163,13 +198,13 @@ def test_masks_alone_leave_16_bits(backend, columns, dtype, log):
             )
 
 
+@pytest.mark.usefixtures("on_cpu")
 @each_form
 @pytest.mark.parametrize("columns", [5, 40, 700, 9000])
 @pytest.mark.parametrize("sink", [False, True], ids=["", "sink"])
 @pytest.mark.parametrize("implementation", ["cpu:row", "cpu:lanes"])
 def test_rows_that_are_special_among_others(implementation, sink, columns, log):
     """On the CPU rows are reduced together: none of these may reach its neighbours."""
-    native_module("cpu")
     op = "masked_log_softmax" if log else "masked_softmax"
     rng = np.random.default_rng(columns)
     x = rng.standard_normal((21, columns)).astype(np.float32)
@@ -206,11 +241,11 @@ PROGRAMS = {
 }
 
 
+@pytest.mark.usefixtures("on_cpu")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_program_on_the_cpu_is_one_call(name, dtype):
     """And nothing else: no mask or bias is broadcast, no element is selected outside."""
-    native_module("cpu")
     x, bias = jnp.ones((2, 3, 64, 64), dtype), jnp.ones((3, 64, 64), dtype)
     mask = jnp.tri(64, dtype=bool)
     hlo = compiled(PROGRAMS[name], x, mask, bias)
@@ -218,6 +253,7 @@ def test_a_program_on_the_cpu_is_one_call(name, dtype):
     assert operations(hlo) <= {"custom-call", "parameter", "bitcast"}
 
 
+@pytest.mark.usefixtures("on_cpu")
 @pytest.mark.parametrize("order", [1, 2])
 @each_form
 def test_derivatives_on_the_cpu_go_through_kernels(log, order):
@@ -232,12 +268,12 @@ def test_derivatives_on_the_cpu_go_through_kernels(log, order):
     assert count_calls(hlo, op) >= 1 and count_calls(hlo) >= 2
 
 
+@pytest.mark.usefixtures("on_cpu")
 @pytest.mark.parametrize(
     "shape, axis", [((21, 40), 1), ((9, 700), 1), ((3, 40, 5), 1), ((3, 20_001), 1)]
 )
 @pytest.mark.parametrize("implementation", ["cpu:row", "cpu:slices", "cpu:lanes", "cpu:strided"])
 def test_the_derivative_looks_at_no_tangent_under_a_mask(implementation, shape, axis):
-    native_module("cpu")
     if not accepts("softmax_tangent", shape, "float32", axis, implementation):
         pytest.skip("it cannot run this shape")
     rng = np.random.default_rng(shape[axis])
@@ -260,6 +296,7 @@ def test_the_derivative_looks_at_no_tangent_under_a_mask(implementation, shape, 
     np.testing.assert_allclose(jax.jit(f)(*operands), want, rtol=1e-5, atol=1e-9)
 
 
+@pytest.mark.usefixtures("on_cpu")
 def test_what_has_no_kernel_on_the_cpu_is_plain_jax_around_softmax():
     """Another axis than the last, a strategy without masks, masks in five groups of dimensions."""
     x = jnp.asarray(np.random.default_rng(0).standard_normal((2, 3, 2, 3, 2, 48)), jnp.float32)

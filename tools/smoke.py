@@ -31,6 +31,7 @@ STRATEGIES = {
 TERMS_STRATEGIES = {
     "warp": (33, 256),
     "registers": (1000, 2003),
+    "tile": (29, 33, 49, 255, 385, 577, 785),
     "block": (9000, 20001),
     "cluster": (9001, 60000),
     "stream": (4099,),

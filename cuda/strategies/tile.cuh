@@ -1,6 +1,6 @@
 // Strategy "tile": a block moves a stretch of whole rows through shared memory in full vectors, and
 // lane groups take the rows from there: for rows too short or too odd for vectors of their own, and
-// for short rows that are interleaved.
+// for short rows that are interleaved. Terms are read as they lie, one element a lane.
 #pragma once
 
 #include <cuda_pipeline.h>
@@ -43,13 +43,14 @@ __global__ void __launch_bounds__(kTileThreads)
     TileKernel(Op op, Load load, Store store, Rows rows, int panels_per_tile, int rows_apart) {
   using T = typename Op::T;
   using Io = typename Load::Io;
+  using E = Element<T, Op::kInputs>;
   static_assert(std::is_same_v<Io, typename Store::Io>, "results take the elements' places");
   constexpr int kInputs = Op::kInputs;
   extern __shared__ __align__(16) unsigned char shared[];
   const int columns = static_cast<int>(rows.columns);
   const int inner = kInterleaved ? static_cast<int>(rows.inner) : 1;
   const int panel = columns * inner;
-  const int64_t first_panel = static_cast<int64_t>(blockIdx.x) * panels_per_tile;
+  const int64_t first_panel = load.FirstOf(blockIdx.x, panels_per_tile);
   const int panels =
       static_cast<int>(min(static_cast<int64_t>(panels_per_tile), rows.outer - first_panel));
   const int64_t base = first_panel * panel;
@@ -82,9 +83,12 @@ __global__ void __launch_bounds__(kTileThreads)
     const int row = first_row + (first_row + group < count ? group : first_group);
     const int start =
         (kInterleaved ? row / inner * panel + row % inner : row * columns) + lane * inner;
+    const auto of_row = load.ForRow(first_panel * inner + row, rows);
+    const auto apply = [&](auto& e) { return load.template Apply<kLanes>(of_row, lane, e); };
+    std::invoke_result_t<decltype(apply), E(&)[kCount]> kept;
     const auto has = [&](int i) { return i < kCount - kMasked || i * kLanes < room; };
     const auto result = RowInRegisters<1, kCount>(
-        op, typename Load::Row{},
+        op, of_row,
         [&](int, auto& e) {
 #pragma unroll
           for (int i = 0; i < kCount; ++i) {
@@ -94,10 +98,12 @@ __global__ void __launch_bounds__(kTileThreads)
                                          : Op::Absent(input);
             }
           }
+          kept = apply(e);
           return true;
         },
-        [&](int, const auto& y, const auto&) {
+        [&](int, auto& y, const auto& result) {
           __syncwarp();  // all have read before any writes in place
+          store.Mask(y, kept, result);
           if (first_row + group >= count) return;
 #pragma unroll
           for (int i = 0; i < kCount; ++i) {
