@@ -116,7 +116,7 @@ def odd(dtype: str, sizes: Sizes) -> Iterator[Fused]:
         x = random_normal(math.prod(shape), dtype).reshape(shape)
         bias = random_normal(heads * n * n, dtype).reshape(1, heads, n, n)
         keys = jnp.arange(n) % 7 != 3
-        elementwise = (x > -1).astype(bool)
+        elementwise = x > -1
 
         def by_jax(
             x: jax.Array, mask: jax.Array | None = None, bias: jax.Array | None = None
@@ -155,7 +155,7 @@ def vocabulary(dtype: str, sizes: Sizes) -> Iterator[Fused]:
     for shape in sizes.logits:
         x = random_normal(math.prod(shape), dtype).reshape(shape)
         tokens = jnp.arange(shape[1]) % 5 != 0
-        elements = (x > -1).astype(bool)
+        elements = x > -1
         where = {
             "jax_softmax": jax_softmax.masked_softmax,
             "jax_nn": lambda x, m: jax.nn.softmax(x, where=m),

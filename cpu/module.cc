@@ -88,6 +88,10 @@ bool TakesTermsOf(const std::string& op, const std::vector<int64_t>& shape, int6
   // A kernel along another axis is for those who name it: XLA takes a third of the time
   // or less (H200, 2026-11).
   if (requested == Strategy::kAuto) return problem.rows.inner == 1;
+  // Rows of softmax's own go through tiles along any axis, and longer ones.
+  if (requested == Strategy::kTile) {
+    return ChoosePlan(problem, kKnownDevices.front().device, *requested).refusal == nullptr;
+  }
   return requested && CanTakeTerms(*requested);
 }
 

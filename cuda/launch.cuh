@@ -80,16 +80,14 @@ cudaError_t LaunchTile(const Plan& plan, Launch launch) {
           constexpr int kMost =
               kInterleaved ? kTileInterleavedColumns / kWarpLanes
               : kLanes < kWarpLanes
-                  ? (kTerms ? kTileTermsCounts.back() : kTileShareElements)
+                  ? (kTerms ? kTileTermsElements : kTileShareElements)
                   : TileElements(kTerms, kPerRow<Op>, Op::kInputs, sizeof(typename Load::Io));
           // What the plan chooses, and the fewest elements that a lane then has.
           constexpr bool kFew = kCount == kTileFewElements && kLanes <= kTileFewLanes;
           constexpr bool kMany = kCount == 2 * kTileElements && kLanes == kWarpLanes;
-          constexpr bool kOfTerms =
-              kLanes > 1 && std::ranges::find(kTileTermsCounts, kCount) != kTileTermsCounts.end();
           constexpr bool kChosen =
               kCount <= kMost && (kInterleaved ? kFew || kCount == kTileElements || kMany
-                                  : kTerms     ? kOfTerms
+                                  : kTerms     ? kLanes > 1 && kCount >= kTileElements
                                                : kLanes == 1 || kCount > 10);
           constexpr int kFewest = kInterleaved  ? (kLanes == 1 && kFew ? 1 : kCount / 2)
                                   : kLanes == 1 ? kCount - 3

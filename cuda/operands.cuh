@@ -205,15 +205,6 @@ struct Slice {
 
 // Which elements of a vector take part, where all do.
 struct AllKept {};
-// The same of any number of elements, where some may not.
-template <int kCount>
-struct KeptBits {
-  unsigned word[(kCount + 31) / 32] = {};
-
-  __device__ __forceinline__ bool operator[](int i) const { return word[i / 32] >> i % 32 & 1; }
-  // `kept` is 0 or 1.
-  __device__ __forceinline__ void Add(int i, unsigned kept) { word[i / 32] |= kept << i % 32; }
-};
 
 // Which terms there may be: code for the others costs time where there are none.
 enum class TermsKind {
@@ -389,7 +380,7 @@ struct DirectStore {
     At(offset, y);
   }
 
-  // The same of a row's elements that something else stores.
+  // Of a row's elements that something else stores: nothing is masked.
   template <int kCount, typename Row>
   __device__ __forceinline__ static void Mask(T (&)[kCount], AllKept, const Row&) {}
 

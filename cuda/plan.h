@@ -179,7 +179,10 @@ inline constexpr int kWarpThreads = 128;
 // and 0.97 by "tile" (benchmarks/results/h200-short.json), log-softmax of 577 and 640 at 0.70 and
 // 0.84 by "registers" and at 0.96 and 0.97 by "tile" (h200-tile.json).
 inline constexpr int kWarpFull = 8, kFull = 9, kFullest = 10;
-// The same of a warp's rows with terms (h200-odd-masks.json).
+// The same of a warp's rows with terms: softmax of 72, 160 and 320 bf16 columns with a mask per key
+// ran at 0.51, 0.55 and 0.53 of the copy limit by "warp" and at 0.70, 0.73 and 0.73 by "tile", in
+// float32 at 0.67, 0.71 and 0.69, and 0.90, 0.84 and 0.85, but with a mask per element at 0.75,
+// 0.78 and 0.76, and 0.76, 0.71 and 0.66 (h200-odd-masks.json).
 inline constexpr int kTermsFull = 7;
 // Lanes with few vectors of a row take as many rows as makes these.
 inline constexpr int kWarpPacks = 2;
@@ -211,22 +214,22 @@ inline constexpr int kTileElements = 16;       // of a lane, before a row gets t
 inline constexpr int kTileShareElements = 20;  // but rather so many than half of them
 // A lane's places are multiples of this, so that few of them stay empty.
 constexpr int TileStep(int elements) { return elements > 44 ? 8 : 4; }
-// Those for rows with terms, of which two lanes or more take the fewest that they can. With 13
-// elements in place of 25 more lanes ask what terms there are for the row, with 40 a warp's lanes
-// read masks of many rows: of 49 bf16 columns softmax with a mask and a bias ran at 0.48 of the
-// copy limit by 13 and at 0.60 by 25, of 577 at 0.57 by 19 and at 0.46 by 37 (H200, 2026-11).
-inline constexpr std::array kTileTermsCounts = {16, 20, 24, 28};
+// The most of a row with terms, which the fewest lanes share that have room for it, but two. With
+// 13 elements in place of 25 more lanes ask what terms there are for the row, with 37 a warp's
+// lanes read masks of many rows: of 49 bf16 columns softmax with a mask and a bias ran at 0.48 of
+// the copy limit by 13 and at 0.60 by 25, of 577 at 0.57 by 19 and at 0.46 by 37 (H200, 2026-11).
+inline constexpr int kTileTermsElements = 28;
 // The fewest elements that a lane of several may have, of so many places.
-constexpr int TileFewest(bool terms, int count) {
-  if (!terms) return count - TileStep(count);
-  const auto* at = std::find(kTileTermsCounts.begin(), kTileTermsCounts.end(), count);
-  return at == kTileTermsCounts.begin() ? kTileTermsCounts.back() / 2 : at[-1];
+constexpr int TileFewest(bool terms, int places) {
+  const bool first = terms && places == kTileElements;
+  return first ? kTileTermsElements / 2 : places - TileStep(places);
 }
 // The most elements of a row with a whole warp. Beyond, others are as fast, of two inputs in 32
 // bits from there on; of logsumexp "tile" is the fastest as far as it goes: benchmarks/results/
-// h200-tile.json. With terms: h200-odd-masks.json.
+// h200-tile.json. With terms, "registers" is as fast from 640 float32 columns on, and has not been
+// timed beside more than 28 in 16 bits.
 constexpr int TileElements(bool terms, bool per_row, int inputs, int element_bytes) {
-  if (terms) return element_bytes == 2 ? kTileTermsCounts.back() : kTileShareElements;
+  if (terms) return element_bytes == 2 ? kTileTermsElements : kTileShareElements;
   if (per_row) return 64;
   if (inputs == 1) return 44;
   return element_bytes == 2 ? 32 : kTileElements;
@@ -533,16 +536,15 @@ constexpr Plan TilePlan(const Problem& p, const Device& device, Plan plan) {
     // 0.61, 0.58 and 0.62 instead of 0.80, 0.80, 0.77 and 0.75
     // (benchmarks/results/h200-lanes.json).
     const bool terms = TakesTerms(p.op);
-    const int most = terms ? kTileTermsCounts.back() : kTileElements;
+    const int most = terms ? kTileTermsElements : kTileElements;
     int lanes =
         static_cast<int>(std::min<int64_t>(PowerOfTwoFrom(CeilDiv(columns, most)), kWarpLanes));
     if (!terms && lanes > 1 && columns * 2 <= lanes * kTileShareElements) lanes /= 2;
-    if (terms && lanes == 1) return Refuse(plan, "a row with terms is too short to be shared");
+    if (terms && lanes == 1) return Refuse(plan, "a row with terms is too short for two lanes");
     plan.lanes_per_row = lanes;
     const int held = static_cast<int>(CeilDiv(columns, lanes));
     const int step = TileStep(held);
     plan.count_per_lane = held == 9 || held == 10 ? 10 : (held + step - 1) / step * step;
-    if (terms) plan.count_per_lane = std::max(plan.count_per_lane, kTileTermsCounts.front());
     // Of 16 bits, rows of 21, 33, 65 and 127 columns that are neighbours ran at 0.84, 0.84, 0.65
     // and 0.70 of the copy limit, and at 0.94, 0.91, 0.85 and 0.93 where a warp's are apart (H200,
     // 2026-11). Two words in a bank cost nothing, nor do more of 32 bits.

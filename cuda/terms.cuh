@@ -77,8 +77,8 @@ struct TermsLoad : DirectLoad<Op, Io_> {
     return turn * terms.turns.Quotient(terms.rows) + among;
   }
 
-  // The first row of the i-th `count` neighbours, likewise where rows that are apart are whole
-  // ones.
+  // The first row of the i-th `count` neighbours: likewise if the rows between those that share an
+  // operand are a whole number of these, otherwise as they lie in memory.
   __device__ __forceinline__ int64_t FirstOf(int64_t i, int count) const {
     const auto index = static_cast<uint32_t>(i);
     const uint32_t apart = terms.turns.Quotient(terms.rows);
@@ -196,17 +196,20 @@ struct TermsLoad : DirectLoad<Op, Io_> {
   // Logits from `column` on, kStep columns apart, that something else has brought. Columns of masks
   // and biases lie side by side, as the row's do.
   template <int kStep, int kCount>
-  __device__ __forceinline__ KeptBits<kCount> Apply(const Row& row, int column,
-                                                    E (&e)[kCount]) const {
+  __device__ __forceinline__ Kept Apply(const Row& row, int column, E (&e)[kCount]) const {
+    static_assert(kCount <= 32, "one bit for each");
     const int left = static_cast<int>(row.seen) - column;
-    KeptBits<kCount> kept;
+    Kept kept = 0;
     if (terms.mask != nullptr && !IsPerRow(terms.mask_at)) {
       const uint8_t* from = MaskAt(row, column);
 #pragma unroll
-      for (int i = 0; i < kCount; ++i) kept.Add(i, i * kStep < left ? from[i * kStep] : 0);
+      for (int i = 0; i < kCount; ++i) {
+        const unsigned bit = i * kStep < left ? from[i * kStep] : 0;
+        kept |= bit << i;
+      }
     } else {
 #pragma unroll
-      for (int i = 0; i < kCount; ++i) kept.Add(i, i * kStep < left);
+      for (int i = 0; i < kCount; ++i) kept |= unsigned{i * kStep < left} << i;
     }
 #pragma unroll
     for (int i = 0; i < kCount; ++i) e[i].value[0] *= row.scale;
@@ -224,7 +227,7 @@ struct TermsLoad : DirectLoad<Op, Io_> {
     }
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
-      if (!kept[i]) e[i].value[0] = Op::Absent(0);
+      if (!(kept >> i & 1)) e[i].value[0] = Op::Absent(0);
     }
     return kept;
   }
@@ -340,15 +343,14 @@ struct MaskedStore : DirectStore<Op, Io> {
   __device__ __forceinline__ void operator()(const W& window, typename W::Index pack,
                                              T (&y)[W::kVector], unsigned kept, const Row& row,
                                              std::bool_constant<kLastUse> last_use = {}) const {
-    Mask(y, KeptBits<W::kVector>{{kept}}, row);
+    Mask(y, kept, row);
     Base::operator()(window, pack, y, last_use);
   }
   template <int kCount>
-  __device__ __forceinline__ static void Mask(T (&y)[kCount], const KeptBits<kCount>& kept,
-                                              const Row& row) {
+  __device__ __forceinline__ static void Mask(T (&y)[kCount], unsigned kept, const Row& row) {
     if (Op::MasksItself(row)) return;
 #pragma unroll
-    for (int i = 0; i < kCount; ++i) y[i] = kept[i] ? y[i] : Op::Masked();
+    for (int i = 0; i < kCount; ++i) y[i] = kept >> i & 1 ? y[i] : Op::Masked();
   }
   __device__ __forceinline__ void At(int64_t offset, T y, unsigned kept, const Row&) const {
     Base::At(offset, kept ? y : Op::Masked());

@@ -260,10 +260,13 @@ def test_few_rows_of_absmax_are_xlas():
 
 
 def test_terms_along_another_axis_have_a_kernel_for_those_who_name_it():
-    def takes(axis, strategy):
-        problem = "cuda", "masked_softmax", (4, 5, 6), jnp.dtype("float32")
-        request = {"output_dtype": "float32", "batch_invariant": True, "terms": [(4, 5, 6)]}
+    def takes(axis, strategy, shape=(4, 5, 6)):
+        problem = "cuda", "masked_softmax", shape, jnp.dtype("float32")
+        request = {"output_dtype": "float32", "batch_invariant": True, "terms": [shape]}
         return _native.takes_terms(*problem, axis=axis, strategy=strategy, **request)
 
     assert takes(2, "auto") and takes(2, "warp") and takes(1, "strided")
     assert not takes(1, "auto") and not takes(2, "split")
+    assert takes(1, "tile", (64, 33)) and takes(1, "tile", (64, 640))
+    # What softmax's own tiles take, and these don't, is plain JAX around them.
+    assert not any(takes(1, "tile", shape) for shape in ((64, 28), (64, 641), (4, 40, 5)))

@@ -283,7 +283,7 @@ def test_masked_rows_that_fill_others_badly_go_to_tiles(op):
 
     for dtype in ("bfloat16", "float32"):
         assert chosen(dtype, 29, 40, 49, 72, 160, 197, 257, 320, 511, 577) == {"tile"}
-        assert chosen(dtype, 17, 27, 64, 96, 128, 192, 256, 448, 512) == {"warp"}
+        assert chosen(dtype, 17, 28, 64, 96, 128, 192, 256, 448, 512) == {"warp"}
         assert chosen(dtype, 640, 768, 897, 1001) == {"registers"}
     assert chosen("bfloat16", 641, 785, 895) == {"tile"}
     assert chosen("float32", 641, 785, 895) == {"registers"}

@@ -10,7 +10,7 @@ from _cases import skip_refused
 from _support import accepts, compiled, count_calls, device_of, native_module, operations
 from test_masked import called, each_form, naive
 
-from jax_softmax import log_softmax, masked_softmax, softmax
+from jax_softmax import log_softmax, masked_softmax, plan, softmax
 from jax_softmax._canonicalize import request
 from jax_softmax._primitives import softmax_tangent_p
 
@@ -25,11 +25,12 @@ KERNEL_SHAPES = [
     (2, 60_000),
     (21, 5),
 ]
+GPU = pytest.mark.gpu
 IMPLEMENTATIONS = [
     "cpu:row",
     "cpu:lanes",
     *(
-        pytest.param(f"cuda:{strategy}", marks=pytest.mark.gpu)
+        pytest.param(f"cuda:{strategy}", marks=GPU)
         for strategy in ("warp", "registers", "tile", "block", "cluster", "stream", "strided")
     ),
 ]
@@ -37,6 +38,8 @@ KERNEL_OPTIONS = [
     ("mask", "causal"),
     ("mask per row", "bias"),
     ("mask per column", "scale"),
+    ("wide bias",),
+    ("mask", "bias per row", "sink"),
     ("softcap", "sink"),
     ("mask", "bias", "causal", "scale", "softcap", "sink"),
 ]
@@ -65,6 +68,10 @@ def kernel_operands(shape, options, dtype, axis):
         given["x"] = np.where(mask | (rng.random(shape) < 0.5), given["x"], np.nan)
     if "bias" in options:
         given["bias"] = rng.standard_normal(shape[-2:])
+    if "wide bias" in options:
+        given["wide"] = rng.standard_normal(shape[-2:])
+    if "bias per row" in options:
+        given["bias"] = rng.standard_normal((*shape[:-1], 1))
     if "sink" in options:
         given["sink"] = rng.standard_normal(
             [d for i, d in enumerate(shape) if i != axis % len(shape)][-1:]
@@ -73,7 +80,10 @@ def kernel_operands(shape, options, dtype, axis):
     given |= {"softcap": 4.0} if "softcap" in options else {}
     given |= {"scale": 0.6} if "scale" in options else {}
     floats = ("x", "bias", "sink")
-    return {k: jnp.asarray(v, dtype) if k in floats else v for k, v in given.items()}
+    given = {k: jnp.asarray(v, dtype) if k in floats else v for k, v in given.items()}
+    if "wide" in given:  # as wide as the arithmetic
+        given["bias"] = jnp.asarray(given.pop("wide"), jnp.promote_types(dtype, "float32"))
+    return given
 
 
 def split(given):
@@ -131,7 +141,7 @@ def test_kernels(implementation, pair, options, log):
     assert ran >= 2
 
 
-@pytest.mark.gpu
+@GPU
 @each_form
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("lanes", [2, 4, 8, 16, 32])
@@ -146,13 +156,15 @@ def test_every_count_of_a_tiles_lanes(lanes, dtype, log):
         for columns in sorted(lengths):
             shape = (3, 37, columns)
             if accepts(op, shape, dtype, -1, "cuda:tile"):
+                chosen = plan(shape, dtype, op=op, device="H200", strategy="tile")
+                assert chosen.lanes_per_row == lanes
                 given = kernel_operands(shape, options, dtype, -1)
                 assert_close(*run(given, dtype, log, "cuda:tile"), dtype, str(shape))
                 ran += 1
     assert ran >= 6
 
 
-@pytest.mark.gpu
+@GPU
 @pytest.mark.parametrize("rows", [0, 1], ids=["whole tiles", "odd"])
 @pytest.mark.parametrize("columns, strategy", [(577, "tile"), (256, "warp"), (2048, "registers")])
 def test_rows_that_share_a_large_operand_take_turns(columns, strategy, rows):
@@ -160,6 +172,8 @@ def test_rows_that_share_a_large_operand_take_turns(columns, strategy, rows):
     rows += 2**23 // columns // 32 * 32 + 32  # 16 MB of a bias
     make = jax.jit(lambda: jax.random.normal(jax.random.key(0), (4, rows, columns), jnp.bfloat16))
     bias, x = jnp.split(make(), [1])
+    chosen = plan(x.shape, x.dtype, op="masked_softmax", device="H200", strategy=strategy)
+    assert rows % 2 == 1 or rows % chosen.rows_per_block == 0
     f = jax.jit(functools.partial(masked_softmax, implementation=f"cuda:{strategy}"))
     together = f(x, bias=bias)
     for i in range(len(x)):
@@ -169,7 +183,7 @@ def test_rows_that_share_a_large_operand_take_turns(columns, strategy, rows):
 @each_form
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", ("bfloat16", "float32")], ids=str)
 @pytest.mark.parametrize("columns", [9216, 30_003, 32_000, 50_257, 128_256, 155_000, 262_145])
-@pytest.mark.parametrize("backend", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("backend", ["cpu", pytest.param("cuda", marks=GPU)])
 def test_masks_alone_leave_16_bits(backend, columns, dtype, log):
     """Rows that are kept as they are: infinities and NaN among them, under masks too."""
     dtype, output_dtype = (dtype, dtype) if isinstance(dtype, str) else dtype
@@ -198,13 +212,16 @@ def test_masks_alone_leave_16_bits(backend, columns, dtype, log):
             )
 
 
-@pytest.mark.usefixtures("on_cpu")
 @each_form
-@pytest.mark.parametrize("columns", [5, 40, 700, 9000])
+@pytest.mark.parametrize("columns", [5, 40, 500, 700, 9000])
 @pytest.mark.parametrize("sink", [False, True], ids=["", "sink"])
-@pytest.mark.parametrize("implementation", ["cpu:row", "cpu:lanes"])
+@pytest.mark.parametrize(
+    "implementation",
+    ["cpu:row", "cpu:lanes", *(pytest.param(f"cuda:{s}", marks=GPU) for s in ("warp", "tile"))],
+    indirect=True,
+)
 def test_rows_that_are_special_among_others(implementation, sink, columns, log):
-    """On the CPU rows are reduced together: none of these may reach its neighbours."""
+    """Where vectors or warps reduce several rows: none of these may reach its neighbours."""
     op = "masked_log_softmax" if log else "masked_softmax"
     rng = np.random.default_rng(columns)
     x = rng.standard_normal((21, columns)).astype(np.float32)

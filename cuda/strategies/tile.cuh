@@ -43,7 +43,6 @@ __global__ void __launch_bounds__(kTileThreads)
     TileKernel(Op op, Load load, Store store, Rows rows, int panels_per_tile, int rows_apart) {
   using T = typename Op::T;
   using Io = typename Load::Io;
-  using E = Element<T, Op::kInputs>;
   static_assert(std::is_same_v<Io, typename Store::Io>, "results take the elements' places");
   constexpr int kInputs = Op::kInputs;
   extern __shared__ __align__(16) unsigned char shared[];
@@ -84,8 +83,7 @@ __global__ void __launch_bounds__(kTileThreads)
     const int start =
         (kInterleaved ? row / inner * panel + row % inner : row * columns) + lane * inner;
     const auto of_row = load.ForRow(first_panel * inner + row, rows);
-    const auto apply = [&](auto& e) { return load.template Apply<kLanes>(of_row, lane, e); };
-    std::invoke_result_t<decltype(apply), E(&)[kCount]> kept;
+    typename Load::Kept kept{};
     const auto has = [&](int i) { return i < kCount - kMasked || i * kLanes < room; };
     const auto result = RowInRegisters<1, kCount>(
         op, of_row,
@@ -98,7 +96,7 @@ __global__ void __launch_bounds__(kTileThreads)
                                          : Op::Absent(input);
             }
           }
-          kept = apply(e);
+          kept = load.template Apply<kLanes>(of_row, lane, e);
           return true;
         },
         [&](int, auto& y, const auto& result) {
