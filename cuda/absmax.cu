@@ -1,10 +1,11 @@
-// One kernel: a group of lanes, or a block, holds a row in registers; what of a long row does not
-// fit there is read again.
+// One kernel: a group of lanes, a block or a cluster holds a row in registers; what of a long row
+// does not fit there is read again.
 #include <cuda_fp8.h>
 
 #include <bit>
 
 #include "absmax.h"
+#include "device.h"
 #include "launch.h"
 #include "operands.cuh"
 #include "reduce.cuh"
@@ -24,6 +25,32 @@ struct Magnitude {
   __device__ __forceinline__ void Add(float x) { Merge({__float_as_uint(x) & 0x7fffffffu}); }
   __device__ __forceinline__ void Merge(Magnitude other) { bits = max(bits, other.bits); }
   __device__ __forceinline__ float Value() const { return __uint_as_float(bits); }
+};
+
+// The same of elements as they lie in memory, two at a time where they have 16 bits: what is
+// decoded would be kept until it is stored, in twice the registers.
+template <typename Io>
+struct UndecodedMagnitude {
+  static constexpr bool kTwo = sizeof(Io) == 2;
+  unsigned bits = 0;
+
+  template <int kVector>
+  __device__ __forceinline__ void Add(const Words<Io, kVector>& raw) {
+    constexpr int kWords = (sizeof(raw) + sizeof(unsigned) - 1) / sizeof(unsigned);
+    unsigned words[kWords] = {};
+    memcpy(words, raw.word, sizeof(raw));
+#pragma unroll
+    for (const unsigned word : words) {
+      bits = kTwo ? __vmaxu2(bits, word & 0x7fff7fffu) : max(bits, word & 0x7fffffffu);
+    }
+  }
+  __device__ __forceinline__ Magnitude Decoded() const {
+    if constexpr (!kTwo) return {bits};
+    const auto largest = static_cast<unsigned short>(max(bits >> 16, bits & 0xffffu));
+    Io decoded;
+    memcpy(&decoded, &largest, sizeof(decoded));
+    return {__float_as_uint(Widen(decoded))};
+  }
 };
 
 // What LOAD wants to know of an op.
@@ -114,53 +141,91 @@ struct Target {
   __device__ __forceinline__ void operator()(const W& window, typename W::Index pack,
                                              const Pack<Io, kVector>& packed) const {
     Io* to = y + window.Offset(pack);
-    if (window.IsWhole(pack)) return packed.StoreGlobal(to);
+    if constexpr (W::kMasks) {
+      if (!window.IsWhole(pack)) {
 #pragma unroll
-    for (int i = 0; i < kVector; ++i) {
-      if (window.Has(pack, i)) to[i] = packed.element[i];
+        for (int i = 0; i < kVector; ++i) {
+          if (window.Has(pack, i)) to[i] = packed.element[i];
+        }
+        return;
+      }
     }
+    packed.StoreGlobal(to);
   }
 };
 
 template <typename Result, typename Io, int kVector, bool kWhole, int kPacks>
-__global__ void __launch_bounds__(kAbsmaxMostThreads)
+__global__ void __launch_bounds__(kAbsmaxMostThreads, 2)
     AbsmaxKernel(DirectLoad<Elements, Io> load, Target<typename Result::Y, kVector> store,
                  float* of_row, Rows rows, int log2_lanes) {
+  // Rows that fill the registers of a block: one of these at a time, or a part of one.
+  constexpr bool kClusters = kPacks == kAbsmaxPacks;
+  using W = std::conditional_t<kClusters, BodyOf<kVector, kWhole>, Window<kVector, kWhole>>;
   __shared__ __align__(16) unsigned char scratch[kScratchBytes];
+  __shared__ unsigned of_blocks[kClusters ? kAbsmaxClusterBlocks : 1];
+  const Cluster cluster;
+  const int blocks = kClusters ? cluster.blocks : 1;
+  // The plan gives so many vectors all of a block's threads.
+  if constexpr (kClusters && kVector > 1) log2_lanes = 31 - __clz(kAbsmaxMostThreads);
   const int lanes = 1 << log2_lanes;
   const int lane = threadIdx.x & (lanes - 1);
   const int64_t row =
-      int64_t{blockIdx.x} * (blockDim.x >> log2_lanes) + (threadIdx.x >> log2_lanes);
-  const Window<kVector, kWhole> window(row, rows.columns);
+      int64_t{blockIdx.x / blocks} * (blockDim.x >> log2_lanes) + (threadIdx.x >> log2_lanes);
+  const Slice<W> slice(row, rows.columns, kClusters ? cluster.rank : 0, blocks);
+  const W& window = slice.window;
   // Lanes past the last row stay for the shuffles.
-  const int packs = row < rows.outer ? window.packs : 0;
+  const int first = slice.begin + lane;
+  const int end = row < rows.outer ? slice.begin + slice.packs : 0;
 
   Words<Io, kVector> raw[kPacks][1];
 #pragma unroll
   for (int k = 0; k < kPacks; ++k) {
-    const int pack = lane + k * lanes;
-    raw[k][0] = load.Fetch({}, 0, window, pack, pack < packs);
+    const int pack = first + k * lanes;
+    raw[k][0] = load.Fetch({}, 0, window, pack, pack < end);
+  }
+  // A thread's element of those that a Body leaves out.
+  int64_t edge = -1;
+  float at_edge = 0;
+  if constexpr (kClusters && !kWhole) {
+    if (cluster.rank == 0 && threadIdx.x < window.Edges()) {
+      edge = window.base + window.head + window.EdgeColumn(threadIdx.x);
+      at_edge = Widen(load.source[0][edge]);
+    }
   }
   Magnitude largest;
+  UndecodedMagnitude<Io> undecoded;
   const auto add = [&](int pack, const auto& fetched) {
+    if constexpr (!W::kMasks) return undecoded.Add(fetched[0]);
     Element<float, 1> e[kVector];
     load.Decode({}, window, pack, fetched, e);
 #pragma unroll
     for (int i = 0; i < kVector; ++i) largest.Add(e[i][0]);
   };
 #pragma unroll
-  for (int k = 0; k < kPacks; ++k) add(lane + k * lanes, raw[k]);
-  Words<Io, kVector> more[1];
-#pragma unroll 2
-  for (int pack = lane + kPacks * lanes; pack < packs; pack += lanes) {
-    more[0] = load.Fetch({}, 0, window, pack);
-    add(pack, more);
-  }
+  for (int k = 0; k < kPacks; ++k) add(first + k * lanes, raw[k]);
+  // Calls f with the vectors for which there are no registers, one after the other.
+  const auto more = [&](auto f) {
+    if constexpr (kClusters) {
+#pragma unroll 1
+      for (int pack = first + kPacks * lanes; pack < end; pack += lanes) {
+        const Words<Io, kVector> fetched[1] = {load.Fetch({}, 0, window, pack)};
+        f(pack, fetched);
+      }
+    }
+  };
+  more(add);
+  largest.Add(at_edge);
+  largest.Merge(undecoded.Decoded());
 
-  const Magnitude total =
-      lanes > kWarpLanes ? BlockReduce(largest, scratch) : Butterfly(largest, lanes);
+  Magnitude total = lanes > kWarpLanes ? BlockReduce(largest, scratch) : Butterfly(largest, lanes);
+  if (kClusters && blocks > 1) {
+    cluster.Meet();  // a block has memory to write to once it has started
+    if (threadIdx.x == 0) cluster.Tell(of_blocks[cluster.rank], total.bits);
+    cluster.Meet();
+    for (int b = 0; b < blocks; ++b) total.Merge({of_blocks[b]});
+  }
   const Result result(total.Value());
-  if (lane == 0 && row < rows.outer) of_row[row] = result.OfRow();
+  if (first == 0 && row < rows.outer) of_row[row] = result.OfRow();
   const auto finish = [&](int pack, const auto& fetched) {
     Element<float, 1> e[kVector];
     load.Decode(fetched, e);
@@ -168,37 +233,51 @@ __global__ void __launch_bounds__(kAbsmaxMostThreads)
     result(e, y);
     store(window, pack, y);
   };
+  if (edge >= 0) {
+    const Element<float, 1> e[1] = {{{at_edge}}};
+    Pack<typename Result::Y, 1> y;
+    result(e, y);
+    store.y[edge] = y.element[0];
+  }
 #pragma unroll
   for (int k = 0; k < kPacks; ++k) {
-    if (lane + k * lanes < packs) finish(lane + k * lanes, raw[k]);
+    if (first + k * lanes < end) finish(first + k * lanes, raw[k]);
   }
-#pragma unroll 2
-  for (int pack = lane + kPacks * lanes; pack < packs; pack += lanes) {
-    more[0] = load.Fetch({}, 0, window, pack);
-    finish(pack, more);
-  }
+  more(finish);
 }
 
 template <typename Result, typename Io>
 cudaError_t Run(const Absmax& call, cudaStream_t stream) {
   constexpr int kFullVector = kVectorBytes / sizeof(Io);
-  const AbsmaxPlan plan = PlanAbsmax(call.rows, call.dtype, call.alignment);
+  int ordinal = 0;
+  Device device{};
+  cudaError_t status = cudaGetDevice(&ordinal);
+  if (status == cudaSuccess) status = QueryDevice(ordinal, &device);
+  if (status != cudaSuccess) return status;
+  const AbsmaxPlan plan = PlanAbsmax(call.rows, call.dtype, call.alignment, device);
   if (plan.blocks > kMaxGrid) return cudaErrorInvalidConfiguration;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = static_cast<unsigned>(plan.blocks);
+  config.blockDim = static_cast<unsigned>(plan.threads);
+  config.stream = stream;
+  cudaLaunchAttribute attribute = {};
+  attribute.id = cudaLaunchAttributeClusterDimension;
+  attribute.val.clusterDim = {static_cast<unsigned>(plan.cluster_blocks), 1, 1};
+  config.attrs = &attribute;
+  config.numAttrs = plan.cluster_blocks > 1;
   const auto launch = [&]<int kVector, bool kWhole, int kPacks>() {
     const DirectLoad<Elements, Io> load{{static_cast<const Io*>(call.x)}, call.rows.Elements()};
     const Target<typename Result::Y, kVector> store{static_cast<typename Result::Y*>(call.y)};
-    AbsmaxKernel<Result, Io, kVector, kWhole, kPacks>
-        <<<static_cast<unsigned>(plan.blocks), plan.threads, 0, stream>>>(
-            load, store, static_cast<float*>(call.of_row), call.rows,
-            std::countr_zero(static_cast<unsigned>(plan.lanes)));
-    return cudaGetLastError();
+    return cudaLaunchKernelEx(&config, AbsmaxKernel<Result, Io, kVector, kWhole, kPacks>, load,
+                              store, static_cast<float*>(call.of_row), call.rows,
+                              std::countr_zero(static_cast<unsigned>(plan.lanes)));
   };
   const auto launch_packs = [&]<int kVector, bool kWhole>() {
     if (plan.packs == 2) return launch.template operator()<kVector, kWhole, 2>();
     if (plan.packs == 4) return launch.template operator()<kVector, kWhole, 4>();
-    return launch.template operator()<kVector, kWhole, 8>();
+    return launch.template operator()<kVector, kWhole, kAbsmaxPacks>();
   };
-  if (plan.vector == 1) return launch.template operator()<1, true, 8>();
+  if (plan.vector == 1) return launch.template operator()<1, true, kAbsmaxPacks>();
   if (call.rows.columns % kFullVector == 0) {
     return launch_packs.template operator()<kFullVector, true>();
   }

@@ -24,26 +24,33 @@ struct Absmax {
 
 struct AbsmaxPlan {
   int vector;
-  int packs;    // vectors of a row that a thread keeps in registers
-  int lanes;    // that share a row: a power of two
-  int threads;  // of a block: of one row where the lanes are more than a warp's
+  int packs;           // vectors of a row that a thread keeps in registers
+  int lanes;           // that share a row: a power of two
+  int threads;         // of a block: of one row where the lanes are more than a warp's
+  int cluster_blocks;  // that share a row of more vectors than a block's registers have room for
   int64_t blocks;
 };
 
 inline constexpr int kAbsmaxThreads = 128;
 inline constexpr int kAbsmaxMostThreads = 512;
+inline constexpr int kAbsmaxPacks = 8;
+inline constexpr int kAbsmaxClusterBlocks = 8;  // what any device that has clusters runs
 
-constexpr AbsmaxPlan PlanAbsmax(const Rows& rows, DataType dtype, int alignment) {
+constexpr AbsmaxPlan PlanAbsmax(const Rows& rows, DataType dtype, int alignment,
+                                const Device& device) {
   AbsmaxPlan plan{};
   plan.vector = alignment % kVectorBytes == 0 ? kVectorBytes / SizeOf(dtype) : 1;
   const int64_t packs = PacksPerRow(rows.columns, plan.vector);
   // Two or four vectors each before a row gets more lanes than a warp's or a block's.
-  plan.packs = packs <= 2 * kWarpLanes ? 2 : packs <= 4 * kAbsmaxMostThreads ? 4 : 8;
-  if (plan.vector == 1) plan.packs = 8;
+  plan.packs = packs <= 2 * kWarpLanes ? 2 : packs <= 4 * kAbsmaxMostThreads ? 4 : kAbsmaxPacks;
+  if (plan.vector == 1) plan.packs = kAbsmaxPacks;
   plan.lanes = static_cast<int>(
       std::min<int64_t>(PowerOfTwoFrom(CeilDiv(packs, plan.packs)), kAbsmaxMostThreads));
   plan.threads = plan.lanes > kWarpLanes ? plan.lanes : kAbsmaxThreads;
-  plan.blocks = CeilDiv(rows.Count(), plan.threads / plan.lanes);
+  plan.cluster_blocks =
+      static_cast<int>(std::min<int64_t>(PowerOfTwoFrom(CeilDiv(packs, plan.packs * plan.lanes)),
+                                         std::min(kAbsmaxClusterBlocks, device.cluster_blocks)));
+  plan.blocks = CeilDiv(rows.Count(), plan.threads / plan.lanes) * plan.cluster_blocks;
   return plan;
 }
 

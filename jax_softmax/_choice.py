@@ -97,7 +97,6 @@ RULES = {
             "softmax": (Few(2**15, 8),),
             "logsumexp": (Few(2**15, 8), Few(2**16, 24)),
             "terms": (Few(2**14, 12),),
-            "absmax": (Few(2**14, 16), Few(2**17, 256)),
         },
         interleaved={"softmax": 4, "logsumexp": 8, "conversion": 8},
         odd=range(5, 2**11),

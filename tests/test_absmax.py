@@ -190,17 +190,17 @@ def test_an_operand_that_is_still_needed_is_not_overwritten():
 
 # -- the kernel ----------------------------------------------------------------------------------
 
-# Around a vector's length and a group's, and rows that threads share.
-LENGTHS = [9, 15, 16, 17, 31, 33, 100, 257, 4096, 4099, 32771]
+# Around a vector's length and a group's, and rows that threads share: on a GPU 512 of them, and from
+# 16,385 columns on (of 16 bits 32,769) 2 to 8 blocks of a cluster, which keep 131,072 (262,144).
+LENGTHS = [9, 15, 16, 17, 31, 33, 100, 257, 4096, 4099, 20_000, 32_771, 70_001, 150_004, 300_007]
 
 
 @pytest.mark.parametrize("n", LENGTHS)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 @pytest.mark.parametrize("quantized", [None, *LARGEST])
 def test_every_result_is_rounded_once(dtype, quantized, n, backend):
-    if backend == "cuda":
-        pytest.skip("its quotients may be two units off")
-    x = randn(37, n) * np.exp2(np.arange(-24, 13))[:, None].astype(np.float32)
+    x = randn(37 if n < 50_000 else 9, n)
+    x *= np.exp2(np.arange(-24, 13))[: len(x), None].astype(np.float32)
     x[3], x[4, :-1] = 0, -0.0
     x[5, n // 2], x[6, -1], x[7, 0] = np.nan, np.inf, -np.inf
     x = jnp.asarray(x, dtype)
@@ -215,9 +215,21 @@ def test_every_result_is_rounded_once(dtype, quantized, n, backend):
         else:
             q = np.where(abs(x) == want[:, None], np.copysign(x != 0, x), x / want[:, None])
         q = q.astype(y.dtype)
-    np.testing.assert_array_equal(of_row, want)
-    np.testing.assert_array_equal(wide(y), wide(q))
     is_number = ~np.isnan(wide(q))
+    if backend == "cuda":  # whose float32 quotients may be two units off
+        finite = np.isfinite(want)
+        np.testing.assert_allclose(of_row, want, rtol=3e-7)
+        np.testing.assert_array_equal(np.isnan(wide(y)), ~is_number)
+        error = abs(wide(y) - wide(q))[finite]
+        if quantized:
+            assert (error <= step(wide(q)[finite], quantized)).all() and np.mean(error > 0) < 1e-3
+        else:
+            assert (error <= 2 * ulp(wide(q)[finite], y.dtype)).all()
+            largest = (abs(x) == want[:, None]) & (x != 0)
+            assert largest.any() and (abs(wide(y))[largest] == 1).all()
+    else:
+        np.testing.assert_array_equal(of_row, want)
+        np.testing.assert_array_equal(wide(y), wide(q))
     np.testing.assert_array_equal(*(np.signbit(wide(v))[is_number] for v in (y, q)))  # of zeros too
 
 
