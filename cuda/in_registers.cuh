@@ -6,34 +6,58 @@
 
 namespace jax_softmax::JS_ISA {
 
-// The most threads of a multiprocessor: see BlocksFor. Terms take registers.
-template <typename Op, typename Load, typename Store, bool kWhole>
-constexpr int ResidentThreads() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
-  return kResidentThreads;  // a multiprocessor has no more
-#endif
+// Masks, no other terms, and rows that are whole vectors: few registers beside the row's.
+template <typename Load, bool kWhole>
+inline constexpr bool kMasksOnly = Load::kTerms == TermsKind::kMasks && kWhole;
+
+// The blocks that the compiler must leave room for on a multiprocessor, of kThreads that hold
+// kRowBytes each in the compute type.
+template <typename Op, typename Load, typename Store, bool kWhole, int kThreads, int kRowBytes>
+constexpr int ResidentBlocks() {
   constexpr bool kNarrow = sizeof(typename Load::Io) == 2 && sizeof(typename Store::Io) == 2;
-  if (Load::kTerms == TermsKind::kMasks && kWhole) return kResidentMaskedThreads;
-  const bool one_input = Load::kTerms == TermsKind::kNone && Op::kInputs == 1;
-  return one_input && kNarrow ? kResidentNarrowThreads : kResidentThreads;
+  constexpr bool kMasked = kMasksOnly<Load, kWhole>;
+  constexpr bool kPlain = Load::kTerms == TermsKind::kNone && Op::kInputs == 1;
+  const auto most = [] {
+    if (kRowBytes <= kMaxRowBytesPerLane) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+      return kResidentThreads;  // a multiprocessor has no more
+#endif
+      if (kMasked) return kNarrow ? kResidentNarrowThreads : kResidentMaskedThreads;
+      return kPlain && (kNarrow || kThreads > 256) ? kResidentNarrowThreads : kResidentThreads;
+    }
+    // A lane of "registers" with 32 elements.
+    if (kNarrow && kRowBytes == 2 * kMaxRowBytesPerLane) {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
+      if (kMasked) return kResidentMaskedThreads;
+#endif
+      if (kPlain) return kResidentThreads;
+    }
+    return kResidentLongThreads;
+  };
+  return most() / kThreads;
 }
 
-// Computes a row over both sweeps. `decode(k, e)` makes the elements of a thread's k-th vector, or
-// says that masks leave nothing of it, which then costs no more; `put(k, y, result)` stores its
-// results, unless the op gives one value for each row. Returns what the row is closed with.
+// Computes a row over both sweeps. `sees(k)` says whether masks leave anything of a thread's k-th
+// vector, and stores the results of one of which they do not, which costs no more; `decode(k, e)`
+// makes the elements of the others, `put(k, y, result)` stores their results, unless the op gives
+// one value for each row. Returns what the row is closed with.
 // `edge` is what vectors leave out. `reduce` merges a statistic over the threads that share a row;
 // `any` is a vote of all threads that must call it together. An op that finishes from terms has
 // them take the elements' registers.
-template <int kPacks, int kVector, typename Op, typename Row, typename Decode, typename Put,
-          typename Edge, typename Reduce, typename Any>
-__device__ __forceinline__ typename Op::Row RowInRegisters(const Op& op, const Row& row,
+template <int kPacks, int kVector, typename Op, typename Row, typename Sees, typename Decode,
+          typename Put, typename Edge, typename Reduce, typename Any>
+__device__ __forceinline__ typename Op::Row RowInRegisters(const Op& op, const Row& row, Sees sees,
                                                            Decode decode, Put put, Edge edge,
                                                            Reduce reduce, Any any) {
   using T = typename Op::T;
   Element<T, Op::kInputs> e[kPacks][kVector];
   bool seen[kPacks];
 #pragma unroll
-  for (int k = 0; k < kPacks; ++k) seen[k] = decode(k, e[k]);
+  for (int k = 0; k < kPacks; ++k) seen[k] = sees(k);
+#pragma unroll
+  for (int k = 0; k < kPacks; ++k) {
+    if (seen[k]) decode(k, e[k]);
+  }
   // Calls f with the elements of each vector, and with the edge.
   const auto each_seen = [&](auto f) {
 #pragma unroll
@@ -77,15 +101,8 @@ __device__ __forceinline__ typename Op::Row RowInRegisters(const Op& op, const R
     };
 #pragma unroll
     for (int k = 0; k < kPacks; ++k) {
+      if (!seen[k]) continue;
       T y[kVector];
-      if constexpr (kTakesTerms<Op>) {
-        if (!seen[k]) {
-#pragma unroll
-          for (int i = 0; i < kVector; ++i) y[i] = Op::Masked();
-          put(k, y, result);
-          continue;
-        }
-      }
 #pragma unroll
       for (int i = 0; i < kVector; ++i) y[i] = finish(e[k][i]);
       put(k, y, result);

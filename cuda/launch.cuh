@@ -223,9 +223,32 @@ cudaError_t Run(const Call& call, cudaStream_t stream, int* resident) {
             });
           case Strategy::kRegisters:
             if constexpr (Op::kInputs == 1 && kVector > 2 && !kShared) {
-              return WithConstant<16 / kVector, 32 / kVector>(plan.count_per_lane, [&](auto packs) {
-                return launch(RegistersKernel<Op, Load, Store, kVector, kWhole, packs>);
-              });
+              constexpr bool kNarrow = sizeof(In) == 2;
+              // Which rows are planned with 32 elements a lane: see RegistersPlan.
+              constexpr bool kKeeps = !kFinishesFromTerm<Op> && !kPerRow<Op>;
+              constexpr bool kConverts = !std::is_same_v<In, Out>;
+              constexpr bool kMany =
+                  kNarrow ? !kKeeps || (!kTerms && !kConverts) : !kKeeps && !kTerms && kWhole;
+              constexpr int kFewThreads = RegistersThreads(16, sizeof(In), kTerms, kConverts);
+              constexpr int kManyThreads = RegistersThreads(32, sizeof(In), kTerms, kConverts);
+              const auto launch_registers = [&](auto elements, auto threads) {
+                return launch(
+                    RegistersKernel<Op, Load, Store, kVector, kWhole, elements / kVector, threads>);
+              };
+              constexpr std::integral_constant<int, 16> kFew;
+              if (plan.count_per_lane * kVector == 16) {
+                if constexpr (kFewThreads > 256) {
+                  if (plan.threads <= kRegistersShortThreads) {
+                    return launch_registers(kFew,
+                                            std::integral_constant<int, kRegistersShortThreads>{});
+                  }
+                }
+                return launch_registers(kFew, std::integral_constant<int, kFewThreads>{});
+              }
+              if constexpr (kMany) {
+                return launch_registers(std::integral_constant<int, 32>{},
+                                        std::integral_constant<int, kManyThreads>{});
+              }
             }
             return cudaErrorInvalidValue;
           case Strategy::kStream:
@@ -294,12 +317,14 @@ cudaError_t RunAs(const Call& call, cudaStream_t stream, int* resident) {
         return Run<Direct, In, Out, TermsKind::kMasksAlone>(call, stream, resident);
       }
     }
-    if (terms.sink == nullptr && !terms.caps) {
-      if (terms.bias == nullptr && (registers || shared || warp)) {
-        return Run<Op, In, Out, TermsKind::kMasks>(call, stream, resident);
-      }
-      if (terms.bias_in_vectors && whole && (registers || warp)) {
-        return Run<Op, In, Out, TermsKind::kBiased>(call, stream, resident);
+    if constexpr (sizeof(In) <= 4) {  // float64 gets no kernels without code for what is absent
+      if (terms.sink == nullptr && !terms.caps) {
+        if (terms.bias == nullptr && (registers || shared || warp)) {
+          return Run<Op, In, Out, TermsKind::kMasks>(call, stream, resident);
+        }
+        if (terms.bias_in_vectors && whole && (registers || warp)) {
+          return Run<Op, In, Out, TermsKind::kBiased>(call, stream, resident);
+        }
       }
     }
   }

@@ -186,26 +186,37 @@ inline constexpr int kWarpFull = 8, kFull = 9, kFullest = 10;
 inline constexpr int kTermsFull = 7;
 // Lanes with few vectors of a row take as many rows as makes these.
 inline constexpr int kWarpPacks = 2;
-// Blocks of `threads` that the compiler must leave room for on a multiprocessor, by the bytes of
-// row that a lane holds, and the most threads where that is little. Left to itself it takes up to
-// 158 registers in fp32 and 640 threads' fewer loads in flight: softmax forward at 1024 fp32
-// columns ran at 0.87 of the copy limit (H200, 2026-11). With more threads than these it spills
-// (ptxas 13.0, sm_90).
+// Threads of a multiprocessor that the compiler must leave room for where a lane holds at most
+// kMaxRowBytesPerLane, and where it holds more. Left to itself it takes up to 158 registers in fp32
+// and 640 threads' fewer loads in flight: softmax forward at 1024 fp32 columns ran at 0.87 of the
+// copy limit (H200, 2026-11). With more threads than these it spills (ptxas 13.0, sm_90).
 inline constexpr int kResidentThreads = 1024;
+inline constexpr int kResidentLongThreads = 640;
 // Of 16-bit rows and results: log-softmax of 512 and 2048 bf16 columns ran at 0.94 and 0.93 of the
-// copy limit with 48 registers, and at 0.97 with the 40 that these leave (H200, 2026-11).
+// copy limit with 48 registers, and at 0.97 with the 40 that these leave (H200, 2026-11). Of blocks
+// of 512 threads any fewer would be two.
 inline constexpr int kResidentNarrowThreads = 1536;
-// With masks and no other terms: causal rows of 1024 fp32 columns took 3 % longer without.
+// With masks and no other terms: causal rows of 1024 fp32 columns took 3 % longer without, and in
+// 16 bits, where a lane of "registers" holds twice as much, softmax of 2048 and 4096 columns with a
+// mask per key ran at 0.93 and 0.90 of the copy limit with 64 registers and at 1.01 and 1.00 with
+// the 48 that these leave; of 256 columns by "warp", fp32, at 0.96 and 1.00, and in 16 bits at 0.86
+// and with the 40 of the line above at 0.89 (benchmarks/results/h200-registers.json).
 inline constexpr int kResidentMaskedThreads = 1280;
-constexpr int BlocksFor(int threads, int row_bytes, int most) {
-  return (row_bytes <= 64 ? most : 640) / threads;
-}
 
-// The shortest rows of "registers", whose lanes hold 16 elements, or 32 of longer rows; and the
-// most threads of its blocks. Only for ops of one input: two are at the limit from shared memory.
+// The shortest rows of "registers". Only for ops of one input: two are at the limit from shared
+// memory.
 inline constexpr int kRegistersColumns = 512;
-constexpr int RegistersThreads(int elements_per_lane) {
-  return elements_per_lane == 16 ? 128 : 256;
+// A lane holds 16 elements, or 32 of longer rows. So many threads are the most of its blocks, and
+// of those of the shorter rows that have registers of their own. Of float32 32 are as fast as 16 of
+// twice the threads where rows are whole vectors, and slower where they are not or have terms:
+// softmax of 3001 and 4001 columns ran at 0.90 and 0.95 of the copy limit with 32 and at 0.98 with
+// 16 (benchmarks/results/h200-registers.json).
+inline constexpr int kRegistersShortThreads = 128;
+constexpr int RegistersThreads(int elements, int element_bytes, bool terms, bool converts) {
+  if (element_bytes == 2) return elements == 16 ? kRegistersShortThreads : 256;
+  if (terms) return 256;
+  // Of results in 16 bits log-softmax would spill.
+  return elements == 16 && !converts ? 512 : 128;
 }
 
 inline constexpr int kTileThreads = 128;
@@ -449,13 +460,19 @@ constexpr Plan RegistersPlan(const Problem& p, Plan plan) {
   }
   // Those within the row: see Body in operands.cuh.
   const int64_t packs = std::max<int64_t>(p.rows.columns / plan.vector, 1);
-  // Terms cost a thread as much for 16 elements as for 32.
-  const bool prefers_32 = TakesTerms(p.op) && SizeOf(p.dtype) == 2;
-  const bool short_row = packs * plan.vector <= 16 * RegistersThreads(16) && !prefers_32;
-  // An op that needs the elements again after the second sweep has no registers for more.
+  const bool terms = TakesTerms(p.op), converts = p.dtype != p.out_dtype;
+  const bool short_row = packs * plan.vector <= 16 * kRegistersShortThreads;
+  // An op that needs the elements again after the second sweep has registers for more of them where
+  // nothing else takes any.
   const bool keeps = !FinishesFromTerms(p.op) && !IsPerRow(p.op);
-  const int elements = short_row || keeps ? 16 : 32;
-  const int threads = elements == 32 && plan.vector == 4 ? 128 : RegistersThreads(elements);
+  const bool whole = p.rows.columns % plan.vector == 0;
+  bool many = !terms && !keeps && whole && !short_row && p.rows.columns <= 32 * 128;
+  if (SizeOf(p.dtype) == 2) {
+    // Terms cost a thread as much for 16 elements as for 32.
+    many = (terms || !short_row) && !(keeps && (terms || converts));
+  }
+  const int elements = many ? 32 : 16;
+  const int threads = RegistersThreads(elements, SizeOf(p.dtype), terms, converts);
   plan.count_per_lane = elements / plan.vector;
   if (packs > threads * plan.count_per_lane) {
     return Refuse(plan, "the row does not fit a block's registers");

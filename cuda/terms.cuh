@@ -346,6 +346,14 @@ struct MaskedStore : DirectStore<Op, Io> {
     Mask(y, kept, row);
     Base::operator()(window, pack, y, last_use);
   }
+  // The results of a vector of which masks leave nothing, whatever the row's are.
+  template <typename W>
+  __device__ __forceinline__ void Masked(const W& window, typename W::Index pack) const {
+    T y[W::kVector];
+#pragma unroll
+    for (int i = 0; i < W::kVector; ++i) y[i] = Op::Masked();
+    Base::operator()(window, pack, y);
+  }
   template <int kCount>
   __device__ __forceinline__ static void Mask(T (&y)[kCount], unsigned kept, const Row& row) {
     if (Op::MasksItself(row)) return;

@@ -5,11 +5,11 @@
 
 namespace jax_softmax::JS_ISA {
 
-template <typename Op, typename Load, typename Store, int kVector, bool kWhole, int kPacks>
-__global__ void __launch_bounds__(RegistersThreads(kVector* kPacks),
-                                  BlocksFor(RegistersThreads(kVector* kPacks),
-                                            kVector * kPacks * sizeof(typename Op::T),
-                                            ResidentThreads<Op, Load, Store, kWhole>()))
+template <typename Op, typename Load, typename Store, int kVector, bool kWhole, int kPacks,
+          int kThreads>
+__global__ void __launch_bounds__(
+    kThreads,
+    ResidentBlocks<Op, Load, Store, kWhole, kThreads, kVector * kPacks * sizeof(typename Op::T)>())
     RegistersKernel(Op op, Load load, Store store, Rows rows) {
   __shared__ __align__(16) unsigned char scratch[2][kScratchBytes / 2];
   const int threads = blockDim.x;
@@ -31,11 +31,16 @@ __global__ void __launch_bounds__(RegistersThreads(kVector* kPacks),
   int turn = 0;
   const auto result = RowInRegisters<kPacks, kVector>(
       op, of_row,
-      [&](int k, auto& e) {
+      [&](int k) {
         const int pack = threadIdx.x + k * threads;
-        if (!load.Sees(of_row, window, pack)) return false;
-        kept[k] = load.Decode(of_row, window, pack, raw[k], e);
-        return true;
+        if (load.Sees(of_row, window, pack)) return true;
+        if constexpr (kTakesTerms<Op>) {
+          if (pack < window.packs) store.Masked(window, pack);
+        }
+        return false;
+      },
+      [&](int k, auto& e) {
+        kept[k] = load.Decode(of_row, window, threadIdx.x + k * threads, raw[k], e);
       },
       [&](int k, auto& y, const auto& result) {
         const int pack = threadIdx.x + k * threads;

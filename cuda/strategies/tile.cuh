@@ -86,7 +86,7 @@ __global__ void __launch_bounds__(kTileThreads)
     typename Load::Kept kept{};
     const auto has = [&](int i) { return i < kCount - kMasked || i * kLanes < room; };
     const auto result = RowInRegisters<1, kCount>(
-        op, of_row,
+        op, of_row, [](int) { return true; },
         [&](int, auto& e) {
 #pragma unroll
           for (int i = 0; i < kCount; ++i) {
@@ -97,7 +97,6 @@ __global__ void __launch_bounds__(kTileThreads)
             }
           }
           kept = load.template Apply<kLanes>(of_row, lane, e);
-          return true;
         },
         [&](int, auto& y, const auto& result) {
           __syncwarp();  // all have read before any writes in place

@@ -8,11 +8,11 @@ namespace jax_softmax::JS_ISA {
 // A group takes kRows rows at a time: short rows alone would leave too few loads in flight.
 template <typename Op, typename Load, typename Store, int kVector, bool kWhole, int kPacks,
           int kRows>
-__global__ void __launch_bounds__(kWarpThreads,
-                                  BlocksFor(kWarpThreads,
-                                            kVector * kPacks * kRows * sizeof(typename Op::T) *
-                                                (Op::kInputs + 2 * kTakesTerms<Op>),
-                                            ResidentThreads<Op, Load, Store, kWhole>()))
+__global__ void __launch_bounds__(
+    kWarpThreads,
+    ResidentBlocks<Op, Load, Store, kWhole, kWarpThreads,
+                   kVector * kPacks * kRows * sizeof(typename Op::T) *
+                       (kMasksOnly<Load, kWhole> ? 1 : Op::kInputs + 2 * kTakesTerms<Op>)>())
     WarpKernel(Op op, Load load, Store store, Rows rows, int log2_lanes) {
   const int lanes = 1 << log2_lanes;
   const int groups = kWarpThreads >> log2_lanes;
@@ -51,13 +51,18 @@ __global__ void __launch_bounds__(kWarpThreads,
     typename Load::Kept kept[kPacks] = {};
     const auto result = RowInRegisters<kPacks, kVector>(
         op, of_row[r],
-        [&](int k, auto& e) {
+        [&](int k) {
           const int pack = lane + k * lanes;
           // What masks left undefined of a row that is not there would reach the shuffles.
           if (Load::kTerms == TermsKind::kMasks && pack >= packs) return false;
-          if (!load.Sees(of_row[r], window, pack)) return false;
-          kept[k] = load.Decode(of_row[r], window, pack, raw[r][k], e);
-          return true;
+          if (load.Sees(of_row[r], window, pack)) return true;
+          if constexpr (kTakesTerms<Op>) {
+            if (pack < packs) store.Masked(window, pack);
+          }
+          return false;
+        },
+        [&](int k, auto& e) {
+          kept[k] = load.Decode(of_row[r], window, lane + k * lanes, raw[r][k], e);
         },
         [&](int k, auto& y, const auto& result) {
           if (lane + k * lanes < packs) store(window, lane + k * lanes, y, kept[k], result);
