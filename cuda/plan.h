@@ -207,16 +207,18 @@ inline constexpr int kResidentMaskedThreads = 1280;
 // memory.
 inline constexpr int kRegistersColumns = 512;
 // A lane holds 16 elements, or 32 of longer rows. So many threads are the most of its blocks, and
-// of those of the shorter rows that have registers of their own. Of float32 32 are as fast as 16 of
-// twice the threads where rows are whole vectors, and slower where they are not or have terms:
-// softmax of 3001 and 4001 columns ran at 0.90 and 0.95 of the copy limit with 32 and at 0.98 with
-// 16 (benchmarks/results/h200-registers.json).
+// of those of the shorter rows that have registers of their own. 16 are as fast as 32 where blocks
+// then fill all threads that there are registers for, of 16-bit rows faster: softmax of 4096 bf16
+// columns ran at 1.00 of the copy limit with 16 and at 0.99 with 32, of 3584 at 0.96 and 1.01. Of
+// float32, 32 are slower where rows are no whole vectors or have terms: softmax of 3001 and 4001
+// columns ran at 0.90 and 0.95 with 32 and at 0.98 with 16
+// (benchmarks/results/h200-registers.json).
 inline constexpr int kRegistersShortThreads = 128;
 constexpr int RegistersThreads(int elements, int element_bytes, bool terms, bool converts) {
-  if (element_bytes == 2) return elements == 16 ? kRegistersShortThreads : 256;
-  if (terms) return 256;
-  // Of results in 16 bits log-softmax would spill.
-  return elements == 16 && !converts ? 512 : 128;
+  const bool plain = !terms && !converts;
+  if (element_bytes == 2) return elements == 32 || plain ? 256 : kRegistersShortThreads;
+  if (elements == 32) return 128;
+  return plain ? 512 : 256;  // with 512, log-softmax spills where results have 16 bits
 }
 
 inline constexpr int kTileThreads = 128;
@@ -468,11 +470,15 @@ constexpr Plan RegistersPlan(const Problem& p, Plan plan) {
   const bool whole = p.rows.columns % plan.vector == 0;
   bool many = !terms && !keeps && whole && !short_row && p.rows.columns <= 32 * 128;
   if (SizeOf(p.dtype) == 2) {
+    const int64_t few = CeilDiv(packs * plan.vector, int64_t{16} * kWarpLanes) * kWarpLanes;
+    const bool fills =
+        kResidentNarrowThreads % few == 0 && few <= 256 && whole && !terms && !converts;
     // Terms cost a thread as much for 16 elements as for 32.
-    many = (terms || !short_row) && !(keeps && (terms || converts));
+    many = (terms || !short_row) && !(keeps && (terms || converts)) && !fills;
   }
   const int elements = many ? 32 : 16;
-  const int threads = RegistersThreads(elements, SizeOf(p.dtype), terms, converts);
+  int threads = RegistersThreads(elements, SizeOf(p.dtype), terms, converts);
+  if (IsPerRow(p.op)) threads = std::min(threads, 256);  // longer ones are at the limit by "stream"
   plan.count_per_lane = elements / plan.vector;
   if (packs > threads * plan.count_per_lane) {
     return Refuse(plan, "the row does not fit a block's registers");

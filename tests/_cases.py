@@ -11,10 +11,12 @@ import jax_softmax
 SMALL = (0, 1, 2, 3, 5, 8, 15, 16, 17, 31, 33, 127, 257)
 LARGE = {"cpu": 50_257, "cuda": 262_147}
 # Where a kernel goes another way under the same plan: a CPU block is 4096 columns, a thread of a
-# cluster holds 13, 16 or 19 vectors, and a tile's lane so many elements, all of them or not.
+# cluster holds 13, 16 or 19 vectors, one of "registers" 16 or 32 elements, and a tile's lane so
+# many, all of them or not.
 WITHIN_A_PLAN = {
     "cpu": (255, 256, 257, 2049, 4095, 4096, 4097),
     "cuda": (),
+    "cuda:registers": (2049, 3001, 3072, 4001, 4096, 5001, 8001, 8192),
     "cuda:cluster": (26_623, 26_624, 26_625, 32_769, 65_537),
     "cuda:tile": (
         *(lanes * 20 - fewer for lanes in (1, 2, 4, 8, 16) for fewer in (0, 1, 4 * lanes - 1)),

@@ -190,7 +190,7 @@ def test_an_operand_that_is_still_needed_is_not_overwritten():
 
 # -- the kernel ----------------------------------------------------------------------------------
 
-# Around a vector's length and a group's, and rows that threads share: on a GPU 512 of them, and from
+# Around a vector's length and a group's, and rows that threads share: on a GPU 512 of them, from
 # 16,385 columns on (of 16 bits 32,769) 2 to 8 blocks of a cluster, which keep 131,072 (262,144).
 LENGTHS = [9, 15, 16, 17, 31, 33, 100, 257, 4096, 4099, 20_000, 32_771, 70_001, 150_004, 300_007]
 

@@ -18,7 +18,7 @@ import jax_softmax
 # The largest take the most registers, or shared memory, that a row of any dtype may.
 STRATEGIES = {
     "warp": (5, 250, 33),
-    "registers": (1000, 4095),
+    "registers": (1000, 4095, 4096, 8001),
     "tile": (10, 21, 64, 201, 777, 1300),
     "block": (1, 1000, 4097, 14000),
     # The first one, in float32, takes all the shared memory there is without asking for more.
@@ -30,7 +30,7 @@ STRATEGIES = {
 }
 TERMS_STRATEGIES = {
     "warp": (33, 256),
-    "registers": (1000, 2003),
+    "registers": (1000, 2003, 4096),
     "tile": (29, 33, 49, 65, 95, 165, 255, 385, 577, 785),
     "block": (9000, 20001),
     "cluster": (9001, 60000),
