@@ -13,7 +13,7 @@ inline constexpr bool kMasksOnly = Load::kTerms == TermsKind::kMasks && kWhole;
 // The blocks that the compiler must leave room for on a multiprocessor, of kThreads that hold
 // kRowBytes each in the compute type.
 template <typename Op, typename Load, typename Store, bool kWhole, int kThreads, int kRowBytes>
-constexpr int ResidentBlocks() {
+constexpr int MinBlocks() {
   constexpr bool kNarrow = sizeof(typename Load::Io) == 2 && sizeof(typename Store::Io) == 2;
   constexpr bool kMasked = kMasksOnly<Load, kWhole>;
   constexpr bool kPlain = Load::kTerms == TermsKind::kNone && Op::kInputs == 1;

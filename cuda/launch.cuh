@@ -223,12 +223,8 @@ cudaError_t Run(const Call& call, cudaStream_t stream, int* resident) {
             });
           case Strategy::kRegisters:
             if constexpr (Op::kInputs == 1 && kVector > 2 && !kShared) {
-              constexpr bool kNarrow = sizeof(In) == 2;
-              // Which rows are planned with 32 elements a lane: see RegistersPlan.
               constexpr bool kKeeps = !kFinishesFromTerm<Op> && !kPerRow<Op>;
               constexpr bool kConverts = !std::is_same_v<In, Out>;
-              constexpr bool kMany =
-                  kNarrow ? !kKeeps || (!kTerms && !kConverts) : !kKeeps && !kTerms && kWhole;
               constexpr int kFewThreads = RegistersThreads(16, sizeof(In), kTerms, kConverts);
               constexpr int kManyThreads = RegistersThreads(32, sizeof(In), kTerms, kConverts);
               const auto launch_registers = [&](auto elements, auto threads) {
@@ -245,7 +241,7 @@ cudaError_t Run(const Call& call, cudaStream_t stream, int* resident) {
                 }
                 return launch_registers(kFew, std::integral_constant<int, kFewThreads>{});
               }
-              if constexpr (kMany) {
+              if constexpr (RegistersHoldMany(sizeof(In), kTerms, kConverts, kKeeps, kWhole)) {
                 return launch_registers(std::integral_constant<int, 32>{},
                                         std::integral_constant<int, kManyThreads>{});
               }

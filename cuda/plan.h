@@ -221,6 +221,13 @@ constexpr int RegistersThreads(int elements, int element_bytes, bool terms, bool
   return plain ? 512 : 256;  // with 512, log-softmax spills where results have 16 bits
 }
 
+// Whether "registers" has kernels with 32 elements a lane. An op that needs the elements again
+// after the second sweep keeps them, and has registers for so many where nothing else takes any.
+constexpr bool RegistersHoldMany(int element_bytes, bool terms, bool converts, bool keeps,
+                                 bool whole) {
+  return element_bytes == 2 ? !keeps || (!terms && !converts) : !keeps && !terms && whole;
+}
+
 inline constexpr int kTileThreads = 128;
 inline constexpr int kTileBytes = 16 * 1024;   // of inputs; of each where these are few rows
 inline constexpr int kTileElements = 16;       // of a lane, before a row gets twice as many
@@ -463,21 +470,21 @@ constexpr Plan RegistersPlan(const Problem& p, Plan plan) {
   // Those within the row: see Body in operands.cuh.
   const int64_t packs = std::max<int64_t>(p.rows.columns / plan.vector, 1);
   const bool terms = TakesTerms(p.op), converts = p.dtype != p.out_dtype;
-  const bool short_row = packs * plan.vector <= 16 * kRegistersShortThreads;
-  // An op that needs the elements again after the second sweep has registers for more of them where
-  // nothing else takes any.
   const bool keeps = !FinishesFromTerms(p.op) && !IsPerRow(p.op);
-  const bool whole = p.rows.columns % plan.vector == 0;
-  bool many = !terms && !keeps && whole && !short_row && p.rows.columns <= 32 * 128;
-  if (SizeOf(p.dtype) == 2) {
-    const int64_t few = CeilDiv(packs * plan.vector, int64_t{16} * kWarpLanes) * kWarpLanes;
-    const bool fills =
-        kResidentNarrowThreads % few == 0 && few <= 256 && whole && !terms && !converts;
-    // Terms cost a thread as much for 16 elements as for 32.
-    many = (terms || !short_row) && !(keeps && (terms || converts)) && !fills;
-  }
+  const bool whole = p.rows.columns % plan.vector == 0, narrow = SizeOf(p.dtype) == 2;
+  const auto most = [&](int elements) {
+    return RegistersThreads(elements, SizeOf(p.dtype), terms, converts);
+  };
+  const int64_t columns = packs * plan.vector;
+  // Terms of 16-bit rows cost a thread as much for 16 elements as for 32.
+  const bool short_row = columns <= 16 * kRegistersShortThreads && !(narrow && terms);
+  const int64_t few = CeilDiv(columns, int64_t{16} * kWarpLanes) * kWarpLanes;
+  const bool fills = narrow && whole && !terms && !converts && few <= most(16) &&
+                     kResidentNarrowThreads % few == 0;
+  const bool many = RegistersHoldMany(SizeOf(p.dtype), terms, converts, keeps, whole) &&
+                    !short_row && !fills && (narrow || columns <= 32 * most(32));
   const int elements = many ? 32 : 16;
-  int threads = RegistersThreads(elements, SizeOf(p.dtype), terms, converts);
+  int threads = most(elements);
   if (IsPerRow(p.op)) threads = std::min(threads, 256);  // longer ones are at the limit by "stream"
   plan.count_per_lane = elements / plan.vector;
   if (packs > threads * plan.count_per_lane) {

@@ -9,7 +9,7 @@ template <typename Op, typename Load, typename Store, int kVector, bool kWhole, 
           int kThreads>
 __global__ void __launch_bounds__(
     kThreads,
-    ResidentBlocks<Op, Load, Store, kWhole, kThreads, kVector * kPacks * sizeof(typename Op::T)>())
+    MinBlocks<Op, Load, Store, kWhole, kThreads, kVector * kPacks * sizeof(typename Op::T)>())
     RegistersKernel(Op op, Load load, Store store, Rows rows) {
   __shared__ __align__(16) unsigned char scratch[2][kScratchBytes / 2];
   const int threads = blockDim.x;

@@ -10,9 +10,9 @@ template <typename Op, typename Load, typename Store, int kVector, bool kWhole, 
           int kRows>
 __global__ void __launch_bounds__(
     kWarpThreads,
-    ResidentBlocks<Op, Load, Store, kWhole, kWarpThreads,
-                   kVector * kPacks * kRows * sizeof(typename Op::T) *
-                       (kMasksOnly<Load, kWhole> ? 1 : Op::kInputs + 2 * kTakesTerms<Op>)>())
+    MinBlocks<Op, Load, Store, kWhole, kWarpThreads,
+              kVector * kPacks * kRows * sizeof(typename Op::T) *
+                  (kMasksOnly<Load, kWhole> ? 1 : Op::kInputs + 2 * kTakesTerms<Op>)>())
     WarpKernel(Op op, Load load, Store store, Rows rows, int log2_lanes) {
   const int lanes = 1 << log2_lanes;
   const int groups = kWarpThreads >> log2_lanes;
