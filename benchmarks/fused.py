@@ -36,6 +36,7 @@ class Sizes(NamedTuple):
     odd: tuple[int, tuple[int, ...]]  # elements, columns
     logits: tuple[tuple[int, int], ...]
     rows: tuple[tuple[int, int], ...]
+    odd_rows: tuple[tuple[int, int], ...]  # and few ones, for absmax alone
 
 
 SIZES = {
@@ -44,14 +45,19 @@ SIZES = {
         (2**26, (33, 40, 49, 72, 100, 160, 197, 257, 320, 385, 577, 785)),
         ((4096, 50257), (16384, 32000), (8192, 128256)),
         ((442_368, 128), (2**16, 1024), (8192, 16384), (4096, 50257)),
+        tuple((min(2**20, 2**26 // n), n) for n in (3, 10, 21, 33, 65, 100, 127, 150, 257, 320))
+        + tuple((2**26 // n, n) for n in (512, 577, 777, 1001, 1537, 2048, 3001, 4096, 4097))
+        + tuple((2**26 // n, n) for n in (8192, 16385, 24001, 32768, 128256, 151936, 300_000))
+        + tuple((rows, n) for n in (16384, 50257, 131_072) for rows in (4, 16, 64, 256)),
     ),
     "cpu": Sizes(
         (4, 8, 512, 512),
         (2**22, (49, 197, 577)),
         ((256, 50257), (4096, 1000), (2**17, 10)),
         ((2**16, 128), (4096, 1024), (256, 32768)),
+        ((2**16, 127), (4096, 1001)),
     ),
-    "small": Sizes((2, 2, 64, 64), (2**15, (49,)), ((64, 100),), ((64, 100),)),
+    "small": Sizes((2, 2, 64, 64), (2**15, (49,)), ((64, 100),), ((64, 100),), ((64, 33),)),
 }
 
 
@@ -214,7 +220,7 @@ def quantised_by_xla(x: jax.Array, dtype: Any) -> tuple[jax.Array, jax.Array]:
 
 
 def absmax(dtype: str, sizes: Sizes) -> Iterator[Fused]:
-    for shape in sizes.rows:
+    for shape in (*sizes.rows, *sizes.odd_rows):
         x = random_normal(math.prod(shape), dtype).reshape(shape)
         scaled = {"jax_softmax": jax_softmax.absmax_scale, "xla": by_xla}
         yield Fused("absmax_scale", dtype, 2, scaled, (x,))

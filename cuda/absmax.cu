@@ -1,5 +1,5 @@
-// One kernel: a group of lanes, a block or a cluster holds a row in registers; what of a long row
-// does not fit there is read again.
+// A group of lanes, a block or a cluster holds a row in registers; what of a long row does not fit
+// there is read again. A block's short odd rows are in shared memory.
 #include <cuda_fp8.h>
 
 #include <bit>
@@ -133,49 +133,30 @@ struct Quantised {
   }
 };
 
-template <typename Io, int kVector>
-struct Target {
-  Io* y;
-
-  template <typename W>
-  __device__ __forceinline__ void operator()(const W& window, typename W::Index pack,
-                                             const Pack<Io, kVector>& packed) const {
-    Io* to = y + window.Offset(pack);
-    if constexpr (W::kMasks) {
-      if (!window.IsWhole(pack)) {
-#pragma unroll
-        for (int i = 0; i < kVector; ++i) {
-          if (window.Has(pack, i)) to[i] = packed.element[i];
-        }
-        return;
-      }
-    }
-    packed.StoreGlobal(to);
-  }
-};
-
-template <typename Result, typename Io, int kVector, bool kWhole, int kPacks>
-__global__ void __launch_bounds__(kAbsmaxMostThreads, 2)
-    AbsmaxKernel(DirectLoad<Elements, Io> load, Target<typename Result::Y, kVector> store,
-                 float* of_row, Rows rows, int log2_lanes) {
-  // Rows that fill the registers of a block: one of these at a time, or a part of one.
-  constexpr bool kClusters = kPacks == kAbsmaxPacks;
-  using W = std::conditional_t<kClusters, BodyOf<kVector, kWhole>, Window<kVector, kWhole>>;
+// A group of a warp's lanes holds a row, or a block, or a cluster that then reads again what it has
+// no registers for: by the most threads a block may have.
+template <typename Result, typename Io, int kVector, bool kWhole, int kPacks, int kMostThreads>
+__global__ void __launch_bounds__(kMostThreads, AbsmaxMinBlocks(kMostThreads))
+    AbsmaxKernel(DirectLoad<Elements, Io> load, typename Result::Y* y, float* of_row, Rows rows,
+                 int log2_lanes) {
+  using Y = typename Result::Y;
+  using W = BodyOf<kVector, kWhole>;
+  constexpr bool kGroups = kMostThreads == kAbsmaxGroupThreads;
+  constexpr bool kClusters = kMostThreads == kAbsmaxMostThreads;
   __shared__ __align__(16) unsigned char scratch[kScratchBytes];
-  __shared__ unsigned of_blocks[kClusters ? kAbsmaxClusterBlocks : 1];
+  __shared__ unsigned of_blocks[kAbsmaxClusterBlocks];
   const Cluster cluster;
-  const int blocks = kClusters ? cluster.blocks : 1;
-  // The plan gives so many vectors all of a block's threads.
-  if constexpr (kClusters && kVector > 1) log2_lanes = 31 - __clz(kAbsmaxMostThreads);
-  const int lanes = 1 << log2_lanes;
-  const int lane = threadIdx.x & (lanes - 1);
-  const int64_t row =
-      int64_t{blockIdx.x / blocks} * (blockDim.x >> log2_lanes) + (threadIdx.x >> log2_lanes);
-  const Slice<W> slice(row, rows.columns, kClusters ? cluster.rank : 0, blocks);
+  const int blocks = kClusters ? cluster.blocks : 1, rank = kClusters ? cluster.rank : 0;
+  const int lanes = kGroups ? 1 << log2_lanes : blockDim.x;
+  const int lane = threadIdx.x & (kGroups ? lanes - 1 : ~0);
+  const int64_t row = kGroups ? (int64_t{blockIdx.x} * blockDim.x + threadIdx.x) >> log2_lanes
+                              : blockIdx.x / blocks;
+  const Slice<W> slice(row, rows.columns, rank, blocks);
   const W& window = slice.window;
   // Lanes past the last row stay for the shuffles.
+  const bool present = row < rows.outer;
   const int first = slice.begin + lane;
-  const int end = row < rows.outer ? slice.begin + slice.packs : 0;
+  const int end = present ? slice.begin + slice.packs : 0;
 
   Words<Io, kVector> raw[kPacks][1];
 #pragma unroll
@@ -183,67 +164,104 @@ __global__ void __launch_bounds__(kAbsmaxMostThreads, 2)
     const int pack = first + k * lanes;
     raw[k][0] = load.Fetch({}, 0, window, pack, pack < end);
   }
-  // A thread's element of those that a Body leaves out.
-  int64_t edge = -1;
-  float at_edge = 0;
-  if constexpr (kClusters && !kWhole) {
-    if (cluster.rank == 0 && threadIdx.x < window.Edges()) {
-      edge = window.base + window.head + window.EdgeColumn(threadIdx.x);
-      at_edge = Widen(load.source[0][edge]);
-    }
-  }
-  Magnitude largest;
-  UndecodedMagnitude<Io> undecoded;
-  const auto add = [&](int pack, const auto& fetched) {
-    if constexpr (!W::kMasks) return undecoded.Add(fetched[0]);
-    Element<float, 1> e[kVector];
-    load.Decode({}, window, pack, fetched, e);
-#pragma unroll
-    for (int i = 0; i < kVector; ++i) largest.Add(e[i][0]);
-  };
-#pragma unroll
-  for (int k = 0; k < kPacks; ++k) add(first + k * lanes, raw[k]);
-  // Calls f with the vectors for which there are no registers, one after the other.
-  const auto more = [&](auto f) {
-    if constexpr (kClusters) {
+  // Calls f with the offset of each element that a Body leaves out.
+  const auto at_edges = [&](auto f) {
+    if constexpr (!kWhole) {
+      const int edges = present && rank == 0 ? window.Edges() : 0;
 #pragma unroll 1
-      for (int pack = first + kPacks * lanes; pack < end; pack += lanes) {
-        const Words<Io, kVector> fetched[1] = {load.Fetch({}, 0, window, pack)};
-        f(pack, fetched);
+      for (int i = lane; i < edges; i += lanes) {
+        f(window.Offset(0) + window.head + window.EdgeColumn(i));
       }
     }
   };
-  more(add);
-  largest.Add(at_edge);
+  // Calls f with the vectors for which there are no registers.
+  const auto more = [&](auto f) {
+    if constexpr (kClusters) {
+#pragma unroll 1
+      for (int pack = first + kPacks * lanes; pack < end; pack += 2 * lanes) {
+        const bool both = pack + lanes < end;
+        const auto one = load.Fetch({}, 0, window, pack);
+        const auto other = load.Fetch({}, 0, window, pack + lanes, both);
+        f(pack, one);
+        if (both) f(pack + lanes, other);
+      }
+    }
+  };
+  Magnitude largest;
+  at_edges([&](int64_t offset) { largest.Add(Widen(load.source[0][offset])); });
+  UndecodedMagnitude<Io> undecoded;
+#pragma unroll
+  for (int k = 0; k < kPacks; ++k) undecoded.Add(raw[k][0]);
+  more([&](int, const auto& fetched) { undecoded.Add(fetched); });
   largest.Merge(undecoded.Decoded());
 
-  Magnitude total = lanes > kWarpLanes ? BlockReduce(largest, scratch) : Butterfly(largest, lanes);
-  if (kClusters && blocks > 1) {
+  Magnitude total = kGroups ? Butterfly(largest, lanes) : BlockReduce(largest, scratch);
+  if (blocks > 1) {
     cluster.Meet();  // a block has memory to write to once it has started
-    if (threadIdx.x == 0) cluster.Tell(of_blocks[cluster.rank], total.bits);
+    if (threadIdx.x == 0) cluster.Tell(of_blocks[rank], total.bits);
     cluster.Meet();
     for (int b = 0; b < blocks; ++b) total.Merge({of_blocks[b]});
   }
   const Result result(total.Value());
-  if (first == 0 && row < rows.outer) of_row[row] = result.OfRow();
-  const auto finish = [&](int pack, const auto& fetched) {
+  if (first == 0 && present) of_row[row] = result.OfRow();
+  const auto finish = [&](int pack, const Words<Io, kVector>& fetched) {
     Element<float, 1> e[kVector];
-    load.Decode(fetched, e);
-    Pack<typename Result::Y, kVector> y;
-    result(e, y);
-    store(window, pack, y);
+    load.Decode({fetched}, e);
+    Pack<Y, kVector> packed;
+    result(e, packed);
+    packed.StoreGlobal(y + window.Offset(pack));
   };
-  if (edge >= 0) {
-    const Element<float, 1> e[1] = {{{at_edge}}};
-    Pack<typename Result::Y, 1> y;
-    result(e, y);
-    store.y[edge] = y.element[0];
-  }
 #pragma unroll
   for (int k = 0; k < kPacks; ++k) {
-    if (first + k * lanes < end) finish(first + k * lanes, raw[k]);
+    if (first + k * lanes < end) finish(first + k * lanes, raw[k][0]);
   }
   more(finish);
+  at_edges([&](int64_t offset) {
+    const Element<float, 1> e[1] = {{{Widen(load.source[0][offset])}}};
+    Pack<Y, 1> packed;
+    result(e, packed);
+    y[offset] = packed.element[0];
+  });
+}
+
+// Short rows, one a thread, that a block fetches and stores as if they were one.
+template <typename Result, typename Io>
+__global__ void __launch_bounds__(kAbsmaxGroupThreads)
+    AbsmaxShortKernel(const Io* x, typename Result::Y* y, float* of_row, Rows rows) {
+  using Y = typename Result::Y;
+  constexpr int kVector = kVectorBytes / sizeof(Io), kRows = kAbsmaxGroupThreads;
+  constexpr int kMost = kRows * kAbsmaxShortPacks * kVector;
+  __shared__ __align__(16) Io in[kMost];
+  __shared__ __align__(16) Y out[kMost];
+  const int columns = static_cast<int>(rows.columns);
+  const int64_t row = int64_t{blockIdx.x} * kRows + threadIdx.x;
+  const int64_t start = int64_t{blockIdx.x} * kRows * columns;  // a multiple of kVector
+  const int count = static_cast<int>(min(int64_t{kRows} * columns, rows.outer * columns - start));
+  const int whole = count / kVector * kVector;  // all but the operand's last elements
+  const auto copy = [&]<typename Type>(const Type* from, Type* to) {
+    for (int i = threadIdx.x * kVector; i < whole; i += kRows * kVector) {
+      Words<Type, kVector>::Load(from + i).Store(to + i);
+    }
+    if (whole + threadIdx.x < count) to[whole + threadIdx.x] = from[whole + threadIdx.x];
+  };
+
+  copy(x + start, in);
+  __syncthreads();
+  if (row < rows.outer) {
+    const int first = threadIdx.x * columns;
+    Magnitude largest;
+    for (int i = 0; i < columns; ++i) largest.Add(Widen(in[first + i]));
+    const Result result(largest.Value());
+    of_row[row] = result.OfRow();
+    for (int i = 0; i < columns; ++i) {
+      const Element<float, 1> e[1] = {{{Widen(in[first + i])}}};
+      Pack<Y, 1> packed;
+      result(e, packed);
+      out[first + i] = packed.element[0];
+    }
+  }
+  __syncthreads();
+  copy(out, y + start);
 }
 
 template <typename Result, typename Io>
@@ -265,23 +283,36 @@ cudaError_t Run(const Absmax& call, cudaStream_t stream) {
   attribute.val.clusterDim = {static_cast<unsigned>(plan.cluster_blocks), 1, 1};
   config.attrs = &attribute;
   config.numAttrs = plan.cluster_blocks > 1;
-  const auto launch = [&]<int kVector, bool kWhole, int kPacks>() {
-    const DirectLoad<Elements, Io> load{{static_cast<const Io*>(call.x)}, call.rows.Elements()};
-    const Target<typename Result::Y, kVector> store{static_cast<typename Result::Y*>(call.y)};
-    return cudaLaunchKernelEx(&config, AbsmaxKernel<Result, Io, kVector, kWhole, kPacks>, load,
-                              store, static_cast<float*>(call.of_row), call.rows,
-                              std::countr_zero(static_cast<unsigned>(plan.lanes)));
-  };
-  const auto launch_packs = [&]<int kVector, bool kWhole>() {
-    if (plan.packs == 2) return launch.template operator()<kVector, kWhole, 2>();
-    if (plan.packs == 4) return launch.template operator()<kVector, kWhole, 4>();
-    return launch.template operator()<kVector, kWhole, kAbsmaxPacks>();
-  };
-  if (plan.vector == 1) return launch.template operator()<1, true, kAbsmaxPacks>();
-  if (call.rows.columns % kFullVector == 0) {
-    return launch_packs.template operator()<kFullVector, true>();
+  if (plan.together) {
+    return cudaLaunchKernelEx(
+        &config, AbsmaxShortKernel<Result, Io>, static_cast<const Io*>(call.x),
+        static_cast<typename Result::Y*>(call.y), static_cast<float*>(call.of_row), call.rows);
   }
-  return launch_packs.template operator()<kFullVector, false>();
+  const auto launch = [&]<int kVector, bool kWhole, int kPacks, int kMostThreads>() {
+    const DirectLoad<Elements, Io> load{{static_cast<const Io*>(call.x)}, call.rows.Elements()};
+    return cudaLaunchKernelEx(
+        &config, AbsmaxKernel<Result, Io, kVector, kWhole, kPacks, kMostThreads>, load,
+        static_cast<typename Result::Y*>(call.y), static_cast<float*>(call.of_row), call.rows,
+        std::countr_zero(static_cast<unsigned>(plan.lanes)));
+  };
+  const auto launch_for = [&]<int kVector, bool kWhole>() {
+    if (plan.threads > plan.lanes) {
+      return plan.packs == kAbsmaxFewPacks
+                 ? launch
+                       .template operator()<kVector, kWhole, kAbsmaxFewPacks, kAbsmaxGroupThreads>()
+                 : launch.template
+                   operator()<kVector, kWhole, kAbsmaxGroupPacks, kAbsmaxGroupThreads>();
+    }
+    return plan.threads <= kAbsmaxBlockThreads
+               ? launch.template operator()<kVector, kWhole, kAbsmaxPacks, kAbsmaxBlockThreads>()
+               : launch.template operator()<kVector, kWhole, kAbsmaxPacks, kAbsmaxMostThreads>();
+  };
+  if (plan.vector == 1) {
+    return launch.template operator()<1, true, kAbsmaxPacks, kAbsmaxMostThreads>();
+  }
+  if (call.rows.columns % kFullVector == 0)
+    return launch_for.template operator()<kFullVector, true>();
+  return launch_for.template operator()<kFullVector, false>();
 }
 
 template <typename Io>

@@ -192,15 +192,17 @@ def test_an_operand_that_is_still_needed_is_not_overwritten():
 
 # Around a vector's length and a group's, and rows that threads share: on a GPU 512 of them, from
 # 16,385 columns on (of 16 bits 32,769) 2 to 8 blocks of a cluster, which keep 131,072 (262,144).
-LENGTHS = [9, 15, 16, 17, 31, 33, 100, 257, 4096, 4099, 20_000, 32_771, 70_001, 150_004, 300_007]
+LENGTHS = [9, 15, 16, 17, 31, 33, 65, 100, 127, 257, 577, 777, 1537, 3001]
+LENGTHS += [4096, 4099, 16_385, 20_000, 32_771, 70_001, 150_004, 300_007]
 
 
 @pytest.mark.parametrize("n", LENGTHS)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 @pytest.mark.parametrize("quantized", [None, *LARGEST])
 def test_every_result_is_rounded_once(dtype, quantized, n, backend):
-    x = randn(37 if n < 50_000 else 9, n)
-    x *= np.exp2(np.arange(-24, 13))[: len(x), None].astype(np.float32)
+    # Of the shortest rows a block takes many; of the longest, a cluster one.
+    x = randn(301 if n < 64 else 37 if n < 50_000 else 9, n)
+    x *= np.exp2(np.arange(len(x)) % 37 - 24)[:, None].astype(np.float32)
     x[3], x[4, :-1] = 0, -0.0
     x[5, n // 2], x[6, -1], x[7, 0] = np.nan, np.inf, -np.inf
     x = jnp.asarray(x, dtype)

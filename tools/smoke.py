@@ -119,10 +119,10 @@ def run_part(part: str) -> None:
         for columns in TERMS_STRATEGIES.get(part, ()):
             run_terms(part, columns, dtype)
         if part == "others":
-            for columns in (33, 1000, 40001):
+            for columns in (21, 33, 1000, 40001):
                 run_others(columns, dtype)
             if dtype != "float64":  # rows of which a cluster cannot keep all
-                run_absmax(jnp.linspace(-1, 1, 9 * 300_007, dtype=dtype).reshape(9, -1))
+                run_absmax(jnp.linspace(-1, 1, 9 * 300_007).reshape(9, -1).astype(dtype))
     for axis, columns in itertools.product(AXES.get(part, (1,)), STRATEGIES.get(part, ())):
         for pair in PAIRS:
             run(part, axis, columns, *pair)
