@@ -171,6 +171,10 @@ inline constexpr int kMaxRowBytesPerLane = 64;
 // Lanes take this many elements each before a row gets more lanes: more loads in flight and fewer
 // steps of the butterfly.
 inline constexpr int kElementsPerLane = 16;
+// The longest whole rows of softmax of float32 of which lanes take half as many: 128 and 256
+// columns ran at 0.965 and 0.97 of the copy limit with four vectors a lane and at 0.99 with two and
+// half the registers. (Log-softmax of 128 at 0.97 and 0.965.)
+inline constexpr int kTwoPacksColumns = 256;
 inline constexpr int kMaxPacksPerLane = 8;
 inline constexpr int kWarpThreads = 128;
 // The most tenths of its threads' places for vectors that a row of one input uses where "tile" is
@@ -451,8 +455,11 @@ constexpr Plan WarpPlan(const Problem& p, Plan plan) {
   const int limit =
       std::min(kMaxPacksPerLane, kMaxRowBytesPerLane / (ComputeBytes(p.dtype) * plan.vector));
   if (packs > kWarpLanes * limit) return Refuse(plan, "the row does not fit a warp's registers");
+  const bool two = p.op == OpKind::kSoftmax && p.dtype == DataType::kF32 &&
+                   p.rows.columns % plan.vector == 0 && p.rows.columns <= kTwoPacksColumns;
+  const int64_t per_lane =
+      two ? 2 : std::clamp(kElementsPerLane / plan.vector, 1, std::min(limit, 4));
   // At least 2 lanes, or 4 where each still has two vectors: fewer read too little at a stretch.
-  const int64_t per_lane = std::clamp(kElementsPerLane / plan.vector, 1, std::min(limit, 4));
   const int64_t fewest = std::clamp<int64_t>(packs / 2, 2, 4);
   plan.lanes_per_row = static_cast<int>(std::min<int64_t>(
       kWarpLanes, std::max(PowerOfTwoFrom(fewest), PowerOfTwoFrom(CeilDiv(packs, per_lane)))));
