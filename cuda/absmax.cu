@@ -226,7 +226,7 @@ __global__ void __launch_bounds__(kMostThreads, AbsmaxMinBlocks(kMostThreads))
 
 // Short rows, one a thread, that a block fetches and stores as if they were one.
 template <typename Result, typename Io>
-__global__ void __launch_bounds__(kAbsmaxGroupThreads)
+__global__ void __launch_bounds__(kAbsmaxGroupThreads, kAbsmaxShortBlocks)
     AbsmaxShortKernel(const Io* x, typename Result::Y* y, float* of_row, Rows rows) {
   using Y = typename Result::Y;
   constexpr int kVector = kVectorBytes / sizeof(Io), kRows = kAbsmaxGroupThreads;

@@ -36,6 +36,7 @@ struct AbsmaxPlan {
 // many vectors. 10 and 21 bf16 columns ran at 0.19 and 0.39 of the copy limit by lanes and at 0.46
 // and 0.55 so, 10 of float32 at 0.85 and 0.69.
 inline constexpr int kAbsmaxShortPacks = 4;
+inline constexpr int kAbsmaxShortBlocks = 10;  // of a multiprocessor: left alone, ptxas spills
 // By a group of a warp's lanes, which are a power of two: few vectors each, or more.
 inline constexpr int kAbsmaxGroupThreads = 128;
 inline constexpr int kAbsmaxFewPacks = 2;

@@ -37,6 +37,19 @@ constexpr int MinBlocks() {
   return most() / kThreads;
 }
 
+// Whether masks leave anything of a vector, of the `packs` that its row has. Where they do not, its
+// results are stored.
+template <typename Op, typename Load, typename Store, typename W>
+__device__ __forceinline__ bool SeesOrStores(const Load& load, const Store& store,
+                                             const typename Load::Row& of_row, const W& window,
+                                             int pack, int packs) {
+  if (load.Sees(of_row, window, pack)) return true;
+  if constexpr (kTakesTerms<Op>) {
+    if (pack < packs) store.Masked(window, pack);
+  }
+  return false;
+}
+
 // Computes a row over both sweeps. `sees(k)` says whether masks leave anything of a thread's k-th
 // vector, and stores the results of one of which they do not, which costs no more; `decode(k, e)`
 // makes the elements of the others, `put(k, y, result)` stores their results, unless the op gives

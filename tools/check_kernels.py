@@ -28,7 +28,7 @@ NAME = re.compile(
 # A kernel that is no op's for strategies.
 MAP_NAME = re.compile(
     r"\d+(?P<op>[A-Z][A-Za-z]+)KernelINS\d_\d+\w+?"
-    r"(?:I(?P<inner>\w+?)EE|E)(?P<dtype>S\d?_|f|d|6__half|13__nv_bfloat16)Li\d"
+    r"(?:I(?P<inner>\w+?)EE|E)(?P<dtype>S\d?_|f|d|6__half|13__nv_bfloat16)(?:Li\d|E)"
 )
 
 

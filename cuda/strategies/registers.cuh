@@ -32,12 +32,8 @@ __global__ void __launch_bounds__(
   const auto result = RowInRegisters<kPacks, kVector>(
       op, of_row,
       [&](int k) {
-        const int pack = threadIdx.x + k * threads;
-        if (load.Sees(of_row, window, pack)) return true;
-        if constexpr (kTakesTerms<Op>) {
-          if (pack < window.packs) store.Masked(window, pack);
-        }
-        return false;
+        return SeesOrStores<Op>(load, store, of_row, window, threadIdx.x + k * threads,
+                                window.packs);
       },
       [&](int k, auto& e) {
         kept[k] = load.Decode(of_row, window, threadIdx.x + k * threads, raw[k], e);

@@ -55,11 +55,7 @@ __global__ void __launch_bounds__(
           const int pack = lane + k * lanes;
           // What masks left undefined of a row that is not there would reach the shuffles.
           if (Load::kTerms == TermsKind::kMasks && pack >= packs) return false;
-          if (load.Sees(of_row[r], window, pack)) return true;
-          if constexpr (kTakesTerms<Op>) {
-            if (pack < packs) store.Masked(window, pack);
-          }
-          return false;
+          return SeesOrStores<Op>(load, store, of_row[r], window, pack, packs);
         },
         [&](int k, auto& e) {
           kept[k] = load.Decode(of_row[r], window, lane + k * lanes, raw[r][k], e);
