@@ -1,5 +1,6 @@
 """Lowering: a custom call on cuda and cpu, and the pure-JAX reference elsewhere or where faster."""
 
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -100,10 +101,12 @@ def _lower(
 ) -> Any:
     if here == "cuda" and ctx.avals_in[0].shape[params["axis"]] == 0:
         backend = "xla"  # rows without columns may still have a value each
-    if per_row and backend is None and not one_device(ctx):
-        # On an automatic mesh nobody knows whether the axis is sharded. A call would gather it,
-        # where XLA exchanges one value for each row.
-        backend = "xla"
+    if backend is None and (
+        (_is_sharded(ctx.avals_in[0], params["axis"]) and not batch_invariant)
+        # On an automatic mesh nobody knows whether the axis is sharded.
+        or (per_row and not one_device(ctx))
+    ):
+        backend = "xla"  # exchanges one value for each row, where a call would gather the axis
     attributes = {name: params.pop(name, v) for name, v in ATTRIBUTES.get(op, {}).items()}
     case = f"masked_{op}" if attributes.get("zeros_are_masked") else op
     if (backend or fastest(case, ctx.avals_in, here, batch_invariant, **params)) != here:
@@ -156,6 +159,13 @@ def one_device(ctx: Any) -> bool:
     if hasattr(context, "mesh"):
         return set(context.mesh.axis_names) == set(context.manual_axes)
     return getattr(context, "num_devices", None) == 1
+
+
+def _is_sharded(x: Any, axis: int) -> bool:
+    """Whether an explicit mesh shards that axis of the abstract value."""
+    names = x.sharding.spec[axis]
+    names = (names,) if isinstance(names, str) else names or ()
+    return math.prod(x.sharding.mesh.shape[name] for name in names) > 1
 
 
 def _call(

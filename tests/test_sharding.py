@@ -218,13 +218,35 @@ def test_explicit_mesh_with_one_operand_replicated(name, specs, make_mesh):
 @each_mode
 @pytest.mark.parametrize("axis_type", [AxisType.Auto, AxisType.Explicit], ids=lambda t: t.name)
 @pytest.mark.parametrize("spec", [P(None, "a"), P("b", "a")], ids=str)
-def test_a_sharded_softmax_axis_gives_the_right_values(name, mode, axis_type, spec, make_mesh):
-    f, reference, _ = functions(name, 1, mode)
+@pytest.mark.parametrize("masked", [False, True], ids=["plain", "masked"])
+def test_a_sharded_softmax_axis(name, mode, axis_type, spec, masked, make_mesh):
+    """Right values; no more than rows travels where the trace tells that the axis is sharded."""
+    run, _ = MODES[mode]
+    mine, reference = (
+        lambda x, t, mask, f=f: run(lambda x: f(x, 1, where=mask if masked else None), x, t)
+        for f in (getattr(jax_softmax, name), getattr(jax.nn, name))
+    )
     mesh = make_mesh(axis_type)
+    operands = randn(0), randn(1), randn(2) > -1
     with jax.set_mesh(mesh):
-        x, t = (jax.device_put(randn(seed), NamedSharding(mesh, spec)) for seed in range(2))
-        got = jax.jit(f)(x, t)
-    np.testing.assert_allclose(got, reference(randn(0), randn(1)), rtol=1e-5, atol=1e-6)
+        args = jax.device_put(operands, NamedSharding(mesh, spec))
+        got = jax.jit(mine)(*args)
+        if axis_type == AxisType.Explicit:
+            assert operations(compiled(mine, *args)) & COLLECTIVES == {"all-reduce"}
+            assert got.sharding.is_equivalent_to(args[0].sharding, 3)
+    np.testing.assert_allclose(got, reference(*operands), rtol=1e-5, atol=1e-6)
+
+
+@each_name
+def test_a_softmax_axis_over_one_device_has_the_kernel(name, make_mesh):
+    """As on a mesh with an axis for tensor parallelism that is not used."""
+    devices = make_mesh().devices.flatten()
+    mesh = jax.make_mesh((devices.size, 1), ("a", "b"), (AxisType.Explicit,) * 2, devices=devices)
+    f, reference, calls = functions(name, 1, "vjp")
+    with jax.set_mesh(mesh):
+        args = [jax.device_put(randn(seed), NamedSharding(mesh, P("a", "b"))) for seed in range(2)]
+        assert_local(f, *args, calls=calls)
+        assert_result(jax.jit(f)(*args), reference(randn(0), randn(1)), args[0].sharding)
 
 
 @each_name
