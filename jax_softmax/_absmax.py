@@ -18,7 +18,7 @@ from jaxtyping import Array, Float, Shaped
 
 from . import _canonicalize, _native
 from ._canonicalize import Axis
-from ._lowering import fastest, one_device, without_axis
+from ._lowering import fastest, one_device, register_rule, without_axis
 from ._primitives import RESIDUAL
 from ._reference import compute_dtype
 
@@ -287,4 +287,4 @@ batching.primitive_batchers[absmax_p] = _batch
 mlir.register_lowering(absmax_p, mlir.lower_fun(_plain, multiple_results=True))
 for backend in _native.BACKENDS:
     if _native.has_handler(backend, "absmax"):
-        mlir.register_lowering(absmax_p, partial(_lower, here=backend), platform=backend)
+        register_rule(absmax_p, backend, partial(_lower, here=backend))

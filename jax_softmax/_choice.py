@@ -153,7 +153,7 @@ def choose(
 ) -> Choice:
     """What runs `op`, a primitive's name, on a platform that has kernels for these dtypes.
 
-    `shape` is that of the whole operand, however it is sharded.
+    `shape` is that of the whole operand, however an automatic mesh shards it.
     """
     rule = RULES.get(platform)
     if is_short(op, shape[axis], platform):

@@ -36,7 +36,40 @@ def register(primitive: Primitive, reference: Reference, *, per_row: bool = Fals
                 reference=reference,
                 here=backend,
             )
-            mlir.register_lowering(primitive, rule, platform=backend)
+            register_rule(primitive, backend, rule)
+
+
+def register_rule(primitive: Primitive, backend: str, rule: Callable[..., Any]) -> None:
+    """Makes `rule` the lowering for a platform, of each device's own rows where they are known."""
+    rule = partial(_lower_rows, primitive=primitive, rule=rule)
+    mlir.register_lowering(primitive, rule, platform=backend)
+
+
+def _lower_rows(ctx: Any, *operands: Any, primitive: Primitive, rule: Any, **params: Any) -> Any:
+    """On an explicit mesh, whose sharding the trace tells, kernels have what `shard_map` gives."""
+    x = ctx.avals_in[0]
+    mesh = x.sharding.mesh
+    whole = {params.get("axis", x.ndim - 1)}
+    if params.get("causal"):
+        whole.add(x.ndim - 2)  # a row's number says what it sees
+    if (
+        one_device(ctx)
+        or not mesh.are_all_axes_explicit
+        or any(_is_sharded(x, axis) for axis in whole)
+    ):
+        return rule(ctx, *operands, **params)
+    in_specs, out_specs = (
+        [v.sharding.spec for v in avals] for avals in (ctx.avals_in, ctx.avals_out)
+    )
+    results = primitive.multiple_results
+    mapped = jax.shard_map(
+        lambda *parts: primitive.bind(*parts, **params),
+        mesh=mesh,
+        in_specs=tuple(in_specs),
+        out_specs=out_specs if results else out_specs[0],
+        check_vma=False,  # the specs say it
+    )
+    return mlir.lower_fun(mapped, multiple_results=results)(ctx, *operands)
 
 
 def register_map(primitive: Primitive, reference: Reference) -> None:
@@ -49,7 +82,7 @@ def register_map(primitive: Primitive, reference: Reference) -> None:
     for backend in _native.BACKENDS:
         if _native.has_handler(backend, primitive.name):
             rule = partial(_lower_map, name=primitive.name, default=default, here=backend)
-            mlir.register_lowering(primitive, rule, platform=backend)
+            register_rule(primitive, backend, rule)
 
 
 def _lower_map(

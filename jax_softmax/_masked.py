@@ -60,10 +60,10 @@ def masked_softmax(
         `implementation` cannot run here.
 
     One kernel does it all; the mask and the bias are read as they are, never broadcast in memory.
-    On a program's several devices outside `shard_map`, and along another axis than the last, plain
-    JAX surrounds the softmax. Reverse mode saves the result, and the operands only where a
-    derivative needs them: the logits for a traced `scale`, `softcap` and `sink`, the mask for these
-    and for `log`.
+    Along another axis than the last, and on several devices of an automatic mesh, plain JAX
+    surrounds the softmax. Reverse mode saves the result, and the operands only where a derivative
+    needs them: the logits for a traced `scale`, `softcap` and `sink`, the mask for these and for
+    `log`.
     """
     x, axis, operands, factor = _canonicalize.masked(
         x, axis, mask, causal, bias, scale, softcap, sink

@@ -1,7 +1,8 @@
 """Softmax and its logarithm of scaled, capped, biased and masked logits: one primitive each.
 
 Operands are the logits and their terms, each of the logits' rank and broadcast against them. One
-kernel reads them all; where there is none, and on several devices, plain JAX surrounds softmax.
+kernel reads them all; where there is none, and on several devices of an automatic mesh, plain JAX
+surrounds softmax.
 """
 
 import math
@@ -186,7 +187,7 @@ def _jvp(
         if log:
             out = _log_tangent(y, scale * t if scale != 1 else t, operands, causal, params)
         else:
-            aligned = align(y, jnp.broadcast_to(t, y.shape), axis=axis)
+            aligned = align(y, _spread(t, y), axis=axis)
             out = softmax_tangent_p.bind(*aligned, scale=scale, zeros_are_masked=True, **params)
     if sink_t is not None:
         z, keep = logits(x, operands, **static, wide=_reference.compute_dtype(x.dtype, dtype))
@@ -195,9 +196,18 @@ def _jvp(
             z = jnp.where(keep.any(axis - x.ndim, keepdims=True), z, 0)
         share = -jnp.expm1(_log_of_rest(z, operands["sink"], axis, request)) * sink_t
         d = -share if log else -y.astype(share.dtype) * share
-        d = jnp.broadcast_to(d, y.shape) if keep is None else jnp.where(keep, d, 0)
+        d = _spread(d, y) if keep is None else jnp.where(keep, d, 0)
         out = d.astype(dtype) if out is None else out + d.astype(dtype)
     return y, ad.Zero(jax.typeof(y).to_tangent_aval()) if out is None else out
+
+
+def _spread(t: jax.Array, y: jax.Array) -> jax.Array:
+    """`t` in the shape of `y`, on an explicit mesh also in its sharding.
+
+    Resharded only afterwards, `t` would have a cotangent that is gathered before it is summed.
+    """
+    sharding = jax.typeof(y).sharding
+    return jnp.broadcast_to(t, y.shape, out_sharding=None if sharding.mesh.empty else sharding)
 
 
 def _logits_tangent(
@@ -228,7 +238,7 @@ def _logits_tangent(
 def _log_tangent(
     y: jax.Array, t: jax.Array, operands: Arrays, causal: bool, params: dict[str, Any]
 ) -> jax.Array:
-    t, keep = _kept(jnp.broadcast_to(t, y.shape), operands, causal)
+    t, keep = _kept(_spread(t, y), operands, causal)
     out = log_softmax_tangent_p.bind(*align(y, t, axis=params["axis"]), **params)
     return out if keep is None else jnp.where(keep, out, 0)
 
@@ -245,7 +255,7 @@ def _primitive(name: str, *, log: bool) -> Primitive:
     for backend in _native.BACKENDS:
         if _native.has_handler(backend, name):
             rule = partial(_lower, name=name, call_p=call_p, composed=composed, here=backend)
-            mlir.register_lowering(primitive, rule, platform=backend)
+            _lowering.register_rule(primitive, backend, rule)
     return primitive
 
 

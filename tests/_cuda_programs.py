@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from _support import both, compiled, count_calls, native_module, operations
 from jax.experimental import topologies
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import jax_softmax
@@ -49,6 +49,7 @@ CHOSEN = (
 ROWS = 2**14
 # What surrounds a softmax in attention, and a loss: a call each way, nothing of the logits' size.
 SCORES = (2, 16, 256, 512)
+LOGITS = (2048, 32_000)
 FUSED = (
     "where",
     "where log",
@@ -69,11 +70,11 @@ ABSMAX = (
 FREE = {"parameter", "bitcast", "tuple", "get-tuple-element", "constant"}
 
 
-def topology(devices: int) -> Mesh:
+def topology(devices: int, axis_type: AxisType = AxisType.Auto) -> Mesh:
     description = topologies.get_topology_desc(
         platform="cuda", target_config=TARGET_CONFIG.read_text(), topology=f"1x1x{devices}"
     )
-    return Mesh(np.array(description.devices), ("batch",))
+    return Mesh(np.array(description.devices), ("batch",), axis_types=(axis_type,))
 
 
 def program(mesh, name, mode, dtypes, axes, shape=SHAPE) -> dict:
@@ -118,10 +119,11 @@ def chosen(mesh, name, dtype, columns) -> dict:
 
 
 def fused(mesh, name) -> dict:
-    """Forward and gradient of one of FUSED, compiled for one device."""
+    """Forward and gradient of one of FUSED, spread over the batch where there are two devices."""
 
     def struct(shape, dtype="bfloat16"):
-        return jax.ShapeDtypeStruct(shape, dtype, sharding=NamedSharding(mesh, P()))
+        spec = P("batch") if shape[0] in (SCORES[0], LOGITS[0]) else P()
+        return jax.ShapeDtypeStruct(shape, dtype, sharding=NamedSharding(mesh, spec))
 
     x, square = struct(SCORES), struct(SCORES[-2:], "bool")
     softmax = jax_softmax.masked_softmax
@@ -138,7 +140,7 @@ def fused(mesh, name) -> dict:
             lambda x, labels: jax_softmax.softmax_cross_entropy_with_integer_labels(
                 x, labels, label_smoothing=0.1, z_loss=1e-4, ignore_index=-1
             ),
-            (struct((2048, 32000)), struct((2048,), "int32")),
+            (struct(LOGITS), struct(LOGITS[:1], "int32")),
         ),
     }[name]
 
@@ -153,8 +155,9 @@ def fused(mesh, name) -> dict:
         "forward": count_calls(forward),
         "kernels": kernels(forward),
         "gradient": count_calls(lowered.as_text()),
+        "operations": sorted(operations(forward) | operations(lowered.as_text())),
         "temporaries": lowered.memory_analysis().temp_size_in_bytes,
-        "bytes": operands[0].size * 2,
+        "bytes": operands[0].size * 2 // mesh.size,
     }
 
 
@@ -171,7 +174,9 @@ def main() -> None:
     meshes = {n: topology(n) for n in DEVICES}
     programs = {str((n, *case)): program(meshes[n], *case) for n, *case in CASES}
     programs |= {str(case): chosen(meshes[1], *case) for case in CHOSEN}
-    programs |= {name: fused(meshes[1], name) for name in FUSED}
+    # The trace tells of an explicit mesh that each device has whole rows.
+    meshes[2] = topology(2, AxisType.Explicit)
+    programs |= {f"{name} on {n}": fused(meshes[n], name) for name in FUSED for n in DEVICES}
     programs |= {str(case): absmax(meshes[1], *case) for case in ABSMAX}
     print(json.dumps(programs))
 

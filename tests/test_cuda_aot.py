@@ -8,7 +8,8 @@ import subprocess
 import sys
 
 import pytest
-from _cuda_programs import ABSMAX, CASES, CHOSEN, FEW_LONG_ROWS, FREE, FUSED
+from _cuda_programs import ABSMAX, CASES, CHOSEN, DEVICES, FEW_LONG_ROWS, FREE, FUSED
+from _support import COLLECTIVES
 
 from jax_softmax import _native
 
@@ -63,8 +64,10 @@ def test_short_rows_are_one_kernel_with_their_neighbours(case, programs):
 
 
 @pytest.mark.parametrize("name", FUSED)
-def test_terms_and_losses_are_in_the_kernels(name, programs):
-    made = programs[name]
+@pytest.mark.parametrize("devices", DEVICES)
+def test_terms_and_losses_are_in_the_kernels(name, devices, programs):
+    made = programs[f"{name} on {devices}"]
+    assert not set(made["operations"]) & COLLECTIVES
     if name == "another axis":  # XLA fuses the terms, and the softmax with them
         assert (made["forward"], made["gradient"]) == (0, 1)
     else:

@@ -1,8 +1,10 @@
 """Sharded operands: no collective where the softmax axis is whole, right values everywhere."""
 
+import contextlib
 import functools
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from _support import COLLECTIVES, bind, both, compiled, count_calls, native_module, operations
@@ -418,6 +420,102 @@ def test_operands_of_a_loss_sharded_differently(loss, specs, mapped, make_mesh):
         got = jax.jit(f)(*args)
     np.testing.assert_allclose(got[0], value, rtol=1e-5)
     np.testing.assert_allclose(got[1], gradient, rtol=1e-5, atol=1e-5)
+
+
+# -- what is fused, on an explicit mesh -----------------------------------------------------------
+
+# More than XLA is left on a GPU.
+LARGE = (16, 64, 1024)
+
+
+def vjp_of(f):
+    return lambda x, *rest: jax.vjp(lambda x: f(x, *rest), x)[1](x)[0]
+
+
+def attention(x, mask, bias, labels):
+    del labels
+    sink = bias[0, :, 0]
+    return jax_softmax.masked_softmax(x, mask, bias, scale=0.5, sink=sink, batch_invariant=True)
+
+
+def causal(x, mask, bias, labels):
+    """Where rows are sharded, a device does not know their numbers: plain JAX around softmax."""
+    del mask, bias, labels
+    return jax_softmax.masked_softmax(x, causal=True, batch_invariant=True)
+
+
+def masked_log(x, mask, bias, labels):
+    del bias, labels
+    return jax_softmax.log_softmax(x, where=mask, batch_invariant=True)
+
+
+def loss(x, mask, bias, labels):
+    del mask, bias
+    return jax_softmax.softmax_cross_entropy_with_integer_labels(x, labels, z_loss=0.1)
+
+
+def loss_vjp(x, mask, bias, labels):
+    return jax.grad(total(loss))(x, mask, bias, labels)
+
+
+FUSED = {
+    "attention": (attention, 1),
+    "attention vjp": (vjp_of(attention), 2),
+    "causal": (causal, 1),
+    "masked log vjp": (vjp_of(masked_log), 2),
+    "logsumexp": (lambda x, mask, bias, labels: jax_softmax.logsumexp(x), 1),
+    "loss": (loss, 1),
+    "loss vjp": (loss_vjp, 2),
+    "absmax_scale": (lambda x, mask, bias, labels: jax_softmax.absmax_scale(x)[0], 1),
+    "absmax_quantize": (
+        lambda x, mask, bias, labels: jax_softmax.absmax_quantize(x)[0].astype(x.dtype),
+        1,
+    ),
+}
+
+
+def fused_operands(mesh, spec):
+    """Logits, a mask per key, a bias per head, labels, and all of them sharded."""
+    rng = np.random.default_rng(5)
+    x = rng.standard_normal(LARGE).astype(np.float32)
+    mask = rng.random((LARGE[0], 1, LARGE[2])) > 0.2
+    bias = rng.standard_normal((1, *LARGE[1:])).astype(np.float32)
+    labels = rng.integers(0, LARGE[2], LARGE[:2])
+    batch, head = (*spec, None, None)[:2]
+    specs = [spec, P(batch), P(None, head), spec]
+    operands = [x, mask, bias, labels]
+    sharded = [NamedSharding(mesh, s) for s in specs]
+    return operands, list(map(jax.device_put, operands, sharded))
+
+
+@pytest.mark.parametrize("name", FUSED)
+@pytest.mark.parametrize("spec", [P("a"), P("b", "a"), P(("a", "b")), P()], ids=str)
+@pytest.mark.parametrize("mesh_is_set", [True, False])
+def test_explicit_mesh_has_what_is_fused(name, spec, mesh_is_set, make_mesh):
+    f, calls = FUSED[name]
+    mesh = make_mesh(AxisType.Explicit)
+    with jax.set_mesh(mesh) if mesh_is_set else contextlib.nullcontext():
+        operands, args = fused_operands(mesh, spec)
+        assert_local(f, *args, calls=calls)
+        got = jax.jit(f)(*args)
+    alone = jax.device_put(operands, mesh.devices.flat[0])
+    assert_result(got, jax.jit(f)(*alone), NamedSharding(mesh, spec))
+
+
+@pytest.mark.parametrize("log", [False, True])
+@pytest.mark.parametrize("axis_type", [AxisType.Auto, AxisType.Explicit], ids=lambda t: t.name)
+def test_the_gradient_of_a_bias_is_summed_where_it_is(log, axis_type, make_mesh):
+    mesh = make_mesh(axis_type)
+    (x, mask, bias, _), args = fused_operands(mesh, P("a"))
+
+    def gradient(x, mask, bias):
+        masked = functools.partial(jax_softmax.masked_softmax, log=log)
+        return jax.grad(lambda b: jnp.where(mask, masked(x, mask, b) * x, 0).sum())(bias)
+
+    with jax.set_mesh(mesh):
+        assert operations(compiled(gradient, *args[:3])) & COLLECTIVES == {"all-reduce"}
+        got = jax.jit(gradient)(*args[:3])
+    np.testing.assert_allclose(got, gradient(x, mask, bias), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("workspace", [0, 8, 4096])
