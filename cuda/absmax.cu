@@ -224,9 +224,15 @@ __global__ void __launch_bounds__(kMostThreads, AbsmaxMinBlocks(kMostThreads))
   });
 }
 
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+inline constexpr int kShortBlocks = kResidentThreads / kAbsmaxGroupThreads;  // all there may be
+#else
+inline constexpr int kShortBlocks = kAbsmaxShortBlocks;
+#endif
+
 // Short rows, one a thread, that a block fetches and stores as if they were one.
 template <typename Result, typename Io>
-__global__ void __launch_bounds__(kAbsmaxGroupThreads, kAbsmaxShortBlocks)
+__global__ void __launch_bounds__(kAbsmaxGroupThreads, kShortBlocks)
     AbsmaxShortKernel(const Io* x, typename Result::Y* y, float* of_row, Rows rows) {
   using Y = typename Result::Y;
   constexpr int kVector = kVectorBytes / sizeof(Io), kRows = kAbsmaxGroupThreads;
