@@ -49,13 +49,15 @@ def _lower_rows(ctx: Any, *operands: Any, primitive: Primitive, rule: Any, **par
     """On an explicit mesh, whose sharding the trace tells, kernels have what `shard_map` gives."""
     x = ctx.avals_in[0]
     mesh = x.sharding.mesh
-    whole = {params.get("axis", x.ndim - 1)}
-    if params.get("causal"):
-        whole.add(x.ndim - 2)  # a row's number says what it sees
+    axis = params.get("axis", x.ndim - 1)
+    # A causal mask goes by a row's number.
+    whole = {axis, x.ndim - 2} if params.get("causal") else {axis}
     if (
         one_device(ctx)
         or not mesh.are_all_axes_explicit
-        or any(_is_sharded(x, axis) for axis in whole)
+        or any(_is_sharded(x, d) for d in whole)
+        # As a tangent may be that has come by another way (jax 0.10).
+        or any(v.sharding.spec != aligned_spec(v, x, axis) for v in ctx.avals_in[1:])
     ):
         return rule(ctx, *operands, **params)
     in_specs, out_specs = (
@@ -267,6 +269,13 @@ def call_results(
     shape = (*rows.shape, workspace // 4)
     scratch = {"dtype": jnp.dtype("float32"), "sharding": x.sharding.update(spec=spec)}
     return [y, x.update(shape=shape, **scratch)]
+
+
+def aligned_spec(other: Any, x: Any, axis: int) -> jax.sharding.PartitionSpec:
+    """How `other` is sharded that goes with `x`: of its shape, of its rows', or broadcast to it."""
+    like = x if other.ndim == x.ndim else without_axis(x, axis)
+    pairs = zip(other.shape, like.sharding.spec, strict=True)
+    return jax.sharding.PartitionSpec(*(None if d == 1 else s for d, s in pairs))
 
 
 def without_axis(x: Any, axis: int) -> Any:

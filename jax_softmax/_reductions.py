@@ -94,9 +94,7 @@ def align(first: jax.Array, *others: jax.Array, axis: int) -> list[jax.Array]:
     x = jax.typeof(first)
     aligned = [first]
     for other in rest:
-        like = x if other.ndim == x.ndim else _lowering.without_axis(x, axis)
-        spec = (None if d == 1 else s for d, s in zip(other.shape, like.sharding.spec, strict=True))
-        wanted = NamedSharding(like.sharding.mesh, PartitionSpec(*spec))
+        wanted = NamedSharding(x.sharding.mesh, _lowering.aligned_spec(other, x, axis))
         same = jax.typeof(other).sharding == wanted
         aligned.append(other if same else jax.sharding.reshard(other, wanted))
     return aligned
