@@ -123,10 +123,9 @@ struct Terms {
   Divisor turns;
   Broadcast mask_at, bias_at, scale_at, sink_at;
 
-  // Whether logits that are not masked are what the operand holds.
-  bool AreMasksAlone() const {
-    return factor == 1 && !caps && bias == nullptr && scale == nullptr && sink == nullptr;
-  }
+  // Whether logits that are not masked are what the operand holds, or that times a scale.
+  bool AreMasksOnly() const { return !caps && bias == nullptr && sink == nullptr; }
+  bool AreMasksAlone() const { return AreMasksOnly() && factor == 1 && scale == nullptr; }
 };
 
 // What an op has beside its operands.

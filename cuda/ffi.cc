@@ -25,6 +25,7 @@ ffi::Error Run(OpKind op, const Extras& extras, cudaStream_t stream, int32_t ord
   ffi::ErrorOr<Operands> operands = Decode(op, args, out, axis, logical_axis, batch_invariant);
   if (operands.has_error()) return operands.error();
   operands->problem.masks_alone = TakesTerms(op) && extras.terms.AreMasksAlone();
+  operands->problem.masks_only = TakesTerms(op) && extras.terms.AreMasksOnly();
   if (operands->problem.Results() == 0) return ffi::Error::Success();
   // Only a shape that was symbolic gets here: the lowering takes the others to XLA.
   if (operands->problem.rows.columns == 0) return Invalid(op, "wants rows of at least one column");

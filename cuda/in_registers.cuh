@@ -18,7 +18,7 @@ constexpr int MinBlocks() {
   constexpr bool kMasked = kMasksOnly<Load, kWhole>;
   constexpr bool kPlain = Load::kTerms == TermsKind::kNone && Op::kInputs == 1;
   const auto most = [] {
-    if (kRowBytes <= kMaxRowBytesPerLane) {
+    if (kRowBytes <= kMaxRowBytesPerLane * 3 / 2) {  // 16 elements, or 24
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
       return kResidentThreads;  // a multiprocessor has no more
 #endif

@@ -241,6 +241,14 @@ cudaError_t Run(const Call& call, cudaStream_t stream, int* resident) {
                 }
                 return launch_registers(kFew, std::integral_constant<int, kFewThreads>{});
               }
+              if constexpr (RegistersHoldSome(sizeof(In), kConverts, kPerRow<Op>, kWhole) &&
+                            (!kTerms || kKind == TermsKind::kMasks)) {
+                constexpr int kSomeThreads = RegistersThreads(24, sizeof(In), kTerms, kConverts);
+                if (plan.count_per_lane * kVector == 24) {
+                  return launch_registers(std::integral_constant<int, 24>{},
+                                          std::integral_constant<int, kSomeThreads>{});
+                }
+              }
               if constexpr (RegistersHoldMany(sizeof(In), kTerms, kConverts, kKeeps, kWhole)) {
                 return launch_registers(std::integral_constant<int, 32>{},
                                         std::integral_constant<int, kManyThreads>{});
@@ -315,7 +323,7 @@ cudaError_t RunAs(const Call& call, cudaStream_t stream, int* resident) {
     }
     if constexpr (sizeof(In) <= 4) {  // float64 gets no kernels without code for what is absent
       if (terms.sink == nullptr && !terms.caps) {
-        if (terms.bias == nullptr && (registers || shared || warp)) {
+        if (terms.AreMasksOnly() && (registers || shared || warp)) {
           return Run<Op, In, Out, TermsKind::kMasks>(call, stream, resident);
         }
         if (terms.bias_in_vectors && whole && (registers || warp)) {

@@ -55,6 +55,7 @@ struct Problem {
   bool batch_invariant;
   int64_t workspace_bytes = 0;  // of WorkspaceBytes
   bool masks_alone = false;     // of an op that takes terms: there are no others
+  bool masks_only = false;      // the same, but maybe a scale
 
   constexpr TypePair Types() const { return {dtype, out_dtype}; }
   constexpr int64_t Results() const { return IsPerRow(op) ? rows.Count() : rows.Elements(); }
@@ -210,16 +211,17 @@ inline constexpr int kResidentMaskedThreads = 1280;
 // The shortest rows of "registers". Only for ops of one input: two are at the limit from shared
 // memory.
 inline constexpr int kRegistersColumns = 512;
-// A lane holds 16 elements, or 32 of longer rows. So many threads are the most of its blocks, and
-// of those of the shorter rows that have registers of their own. 16 are as fast as 32 where blocks
-// then fill all threads that there are registers for, of 16-bit rows faster: softmax of 4096 bf16
-// columns ran at 1.00 of the copy limit with 16 and at 0.99 with 32, of 3584 at 0.96 and 1.01. Of
-// float32, 32 are slower where rows are no whole vectors or have terms: softmax of 3001 and 4001
-// columns ran at 0.90 and 0.95 with 32 and at 0.98 with 16
+// A lane holds 16 elements, or 24 (PrefersSome), or 32 of longer rows. So many threads are the most
+// of its blocks, and of those of the shorter rows that have registers of their own. 16 are as fast
+// as 32 where blocks then fill all threads that there are registers for, of 16-bit rows faster:
+// softmax of 4096 bf16 columns ran at 1.00 of the copy limit with 16 and at 0.99 with 32, of 3584
+// at 0.96 and 1.01. Of float32, 32 are slower where rows are no whole vectors or have terms:
+// softmax of 3001 and 4001 columns ran at 0.90 and 0.95 with 32 and at 0.98 with 16
 // (benchmarks/results/h200-registers.json).
 inline constexpr int kRegistersShortThreads = 128;
 constexpr int RegistersThreads(int elements, int element_bytes, bool terms, bool converts) {
   const bool plain = !terms && !converts;
+  if (elements == 24) return 192;
   if (element_bytes == 2) return elements == 32 || plain ? 256 : kRegistersShortThreads;
   if (elements == 32) return 128;
   return plain ? 512 : 256;  // with 512, log-softmax spills where results have 16 bits
@@ -230,6 +232,11 @@ constexpr int RegistersThreads(int elements, int element_bytes, bool terms, bool
 constexpr bool RegistersHoldMany(int element_bytes, bool terms, bool converts, bool keeps,
                                  bool whole) {
   return element_bytes == 2 ? !keeps || (!terms && !converts) : !keeps && !terms && whole;
+}
+
+// Whether it has kernels with 24 elements a lane; see PrefersSome.
+constexpr bool RegistersHoldSome(int element_bytes, bool converts, bool per_row, bool whole) {
+  return element_bytes == 4 && !converts && !per_row && whole;
 }
 
 inline constexpr int kTileThreads = 128;
@@ -470,6 +477,17 @@ constexpr Plan WarpPlan(const Problem& p, Plan plan) {
   return plan;
 }
 
+// Whether 24 elements a lane are faster: where masks are the only terms, unless more than a quarter
+// of the places stay empty. Causal softmax of 768, 2304 and 3072 float32 columns ran at 0.83, 0.87
+// and 0.89 of the copy limit with 16 and at 0.91, 0.93 and 0.95 with 24, of 2048 at 0.89 and 0.90.
+// Of plain rows hardly ever: softmax of 2048 and 4096 columns at 0.965 and at 0.97 and 0.975, of
+// 3072 at 0.995 and 0.99 (benchmarks/results/h200-registers.json).
+constexpr bool PrefersSome(const Problem& p) {
+  const int64_t columns = p.rows.columns, step = int64_t{24} * kWarpLanes;
+  if (TakesTerms(p.op)) return p.masks_only && 4 * columns >= 3 * CeilDiv(columns, step) * step;
+  return columns == 2048 || (columns == 4096 && FinishesFromTerms(p.op));
+}
+
 constexpr Plan RegistersPlan(const Problem& p, Plan plan) {
   if (p.inputs != 1 || p.dtype == DataType::kF64) {
     return Refuse(plan, "it takes one input of at most 32 bits an element");
@@ -490,7 +508,9 @@ constexpr Plan RegistersPlan(const Problem& p, Plan plan) {
                      kResidentNarrowThreads % few == 0;
   const bool many = RegistersHoldMany(SizeOf(p.dtype), terms, converts, keeps, whole) &&
                     !short_row && !fills && (narrow || columns <= 32 * most(32));
-  const int elements = many ? 32 : 16;
+  const bool some = RegistersHoldSome(SizeOf(p.dtype), converts, IsPerRow(p.op), whole) &&
+                    columns <= 24 * most(24) && PrefersSome(p);
+  const int elements = some ? 24 : many ? 32 : 16;
   int threads = most(elements);
   if (IsPerRow(p.op)) threads = std::min(threads, 256);  // longer ones are at the limit by "stream"
   plan.count_per_lane = elements / plan.vector;
