@@ -39,6 +39,7 @@ inline constexpr int kAbsmaxShortPacks = 4;
 inline constexpr int kAbsmaxShortBlocks = 10;  // of a multiprocessor: left alone, ptxas spills
 // By a group of a warp's lanes, which are a power of two: few vectors each, or more.
 inline constexpr int kAbsmaxGroupThreads = 128;
+inline constexpr int kAbsmaxGatherLanes = 8;  // from so many on, rows' values are stored together
 inline constexpr int kAbsmaxFewPacks = 2;
 inline constexpr int kAbsmaxGroupPacks = 6;
 // By a block, or a cluster of larger ones.

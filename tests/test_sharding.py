@@ -221,12 +221,19 @@ def test_explicit_mesh_with_one_operand_replicated(name, specs, make_mesh):
 @pytest.mark.parametrize("axis_type", [AxisType.Auto, AxisType.Explicit], ids=lambda t: t.name)
 @pytest.mark.parametrize("spec", [P(None, "a"), P("b", "a")], ids=str)
 @pytest.mark.parametrize("masked", [False, True], ids=["plain", "masked"])
-def test_a_sharded_softmax_axis(name, mode, axis_type, spec, masked, make_mesh):
-    """Right values; no more than rows travels where the trace tells that the axis is sharded."""
+@pytest.mark.parametrize("batch_invariant", [None, True])
+def test_a_sharded_softmax_axis(
+    name, mode, axis_type, spec, masked, batch_invariant, make_mesh
+):
+    """Right values; no more than rows travels where the trace tells that the axis is sharded.
+
+    Kernels, asked for by batch_invariant=True, gather the axis.
+    """
     run, _ = MODES[mode]
+    f = functools.partial(getattr(jax_softmax, name), batch_invariant=batch_invariant)
     mine, reference = (
         lambda x, t, mask, f=f: run(lambda x: f(x, 1, where=mask if masked else None), x, t)
-        for f in (getattr(jax_softmax, name), getattr(jax.nn, name))
+        for f in (f, getattr(jax.nn, name))
     )
     mesh = make_mesh(axis_type)
     operands = randn(0), randn(1), randn(2) > -1
@@ -234,7 +241,11 @@ def test_a_sharded_softmax_axis(name, mode, axis_type, spec, masked, make_mesh):
         args = jax.device_put(operands, NamedSharding(mesh, spec))
         got = jax.jit(mine)(*args)
         if axis_type == AxisType.Explicit:
-            assert operations(compiled(mine, *args)) & COLLECTIVES == {"all-reduce"}
+            hlo = compiled(mine, *args)
+            if batch_invariant:
+                assert masked or count_calls(hlo) > 0
+            else:
+                assert operations(hlo) & COLLECTIVES == {"all-reduce"}
             assert got.sharding.is_equivalent_to(args[0].sharding, 3)
     np.testing.assert_allclose(got, reference(*operands), rtol=1e-5, atol=1e-6)
 
