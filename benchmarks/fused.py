@@ -88,8 +88,8 @@ def attention(dtype: str, sizes: Sizes) -> Iterator[Fused]:
     bias = random_normal(heads * rows * columns, dtype).reshape(1, heads, rows, columns)
     masked = jax_softmax.masked_softmax
 
-    def jax_causal(x: jax.Array) -> jax.Array:
-        return jax.nn.softmax(x, where=jnp.tri(rows, columns, dtype=bool))
+    def jax_causal(x: jax.Array, f: Function = jax.nn.softmax) -> jax.Array:
+        return f(x, where=jnp.tri(rows, columns, dtype=bool))
 
     def jax_bias(x: jax.Array, bias: jax.Array) -> jax.Array:
         return jax.nn.softmax(x + bias)
@@ -110,6 +110,17 @@ def attention(dtype: str, sizes: Sizes) -> Iterator[Fused]:
         yield Fused(name, dtype, traffic, functions, (x, *rest))
         both = {k: functools.partial(pull_back, f) for k, f in functions.items()}
         yield Fused(f"{name}, pull-back", dtype, traffic + 3, both, (x, x, *rest))
+    logs = {
+        "jax_softmax": functools.partial(masked, log=True),
+        "jax_nn": lambda x, m: jax.nn.log_softmax(x, where=m),
+    }
+    causal_logs = {
+        "jax_softmax": functools.partial(masked, causal=True, log=True),
+        "jax_nn": functools.partial(jax_causal, f=jax.nn.log_softmax),
+    }
+    yield Fused("log, where", dtype, 2, logs, (x, square))
+    yield Fused("log, mask per key", dtype, 2, logs, (x, keys))
+    yield Fused("log, causal", dtype, 1.5, causal_logs, (x,))
 
 
 def odd(dtype: str, sizes: Sizes) -> Iterator[Fused]:

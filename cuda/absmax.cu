@@ -213,10 +213,12 @@ __global__ void __launch_bounds__(kMostThreads, AbsmaxMinBlocks(kMostThreads))
     for (int b = 0; b < blocks; ++b) total.Merge({of_blocks[b]});
   }
   const Result result(total.Value());
-  // At the end, all of a block's rows together: an access for each warp's few rows is a thirtieth of
-  // all there are, and took 2 % of the time of 442,368 rows of 128 float32 columns. Fewer lanes have
-  // rows enough in a warp, and 33 bf16 columns took 4 % longer with the barrier.
-  const bool gathers = kGroups && lanes >= kAbsmaxGatherLanes;
+  // At the end, all of a block's rows together, where they are short and whole vectors: an access
+  // for each warp's few rows is a thirtieth of all there are, and took 2 % of the time of 442,368
+  // rows of 128 float32 columns. Others wait longer for each other than that: 100 and 150 bf16
+  // columns took 4 % longer so, to 8 bits 6 to 8 %, and 33, of which a warp has more rows, 4 %.
+  const bool gathers =
+      kGroups && kWhole && kPacks == kAbsmaxFewPacks && lanes >= kAbsmaxGatherLanes;
   if (gathers) {
     if (lane == 0) of_rows[threadIdx.x >> log2_lanes] = result.OfRow();
   } else {

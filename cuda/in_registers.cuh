@@ -10,6 +10,13 @@ namespace jax_softmax::JS_ISA {
 template <typename Load, bool kWhole>
 inline constexpr bool kMasksOnly = Load::kTerms == TermsKind::kMasks && kWhole;
 
+// A multiprocessor has no more.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+inline constexpr int kMostResidentThreads = 1024;
+#else
+inline constexpr int kMostResidentThreads = 1536;
+#endif
+
 // The blocks that the compiler must leave room for on a multiprocessor, of kThreads that hold
 // kRowBytes each in the compute type.
 template <typename Op, typename Load, typename Store, bool kWhole, int kThreads, int kRowBytes>
@@ -19,22 +26,15 @@ constexpr int MinBlocks() {
   constexpr bool kPlain = Load::kTerms == TermsKind::kNone && Op::kInputs == 1;
   const auto most = [] {
     if (kRowBytes <= kMaxRowBytesPerLane * 3 / 2) {  // 16 elements, or 24
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
-      return kResidentThreads;  // a multiprocessor has no more
-#endif
       if (kMasked) return kNarrow ? kResidentNarrowThreads : kResidentMaskedThreads;
       return kPlain && (kNarrow || kThreads > 256) ? kResidentNarrowThreads : kResidentThreads;
     }
-    // A lane of "registers" with 32 elements.
-    if (kNarrow && kRowBytes == 2 * kMaxRowBytesPerLane) {
-#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
-      if (kMasked) return kResidentMaskedThreads;
-#endif
-      if (kPlain) return kResidentThreads;
-    }
-    return kResidentLongThreads;
+    // 32 elements.
+    constexpr bool kFew = kMasked || kPlain || Load::kTerms == TermsKind::kBiased;
+    return kNarrow && kRowBytes == 2 * kMaxRowBytesPerLane && kFew ? kResidentThreads
+                                                                   : kResidentLongThreads;
   };
-  return most() / kThreads;
+  return std::min(most(), kMostResidentThreads) / kThreads;
 }
 
 // Whether masks leave anything of a vector, of the `packs` that its row has. Where they do not, its

@@ -208,11 +208,13 @@ cudaError_t Run(const Call& call, cudaStream_t stream, int* resident) {
       rows.columns % kFullVector == 0, [&](auto whole) {
         constexpr bool kWhole = whole;
         constexpr std::integral_constant<int, kFullVector> kVector;
+        constexpr bool kMasked = kExactBlocks<Load, Store, kWhole>;
         switch (plan.strategy) {
           case Strategy::kWarp:
             return WithConstant<1, 2, 4, kMaxPacksPerLane>(plan.count_per_lane, [&](auto packs) {
               constexpr int kRowBytes = kVector * packs * sizeof(typename Op::T);
-              if constexpr (kRowBytes <= kMaxRowBytesPerLane && !kShared &&
+              constexpr bool kMany = kMasked && sizeof(In) == 2 && packs == 4;
+              if constexpr ((kRowBytes <= kMaxRowBytesPerLane || kMany) && !kShared &&
                             (kWhole || kKind != TermsKind::kBiased)) {
                 constexpr int kRows = packs < kWarpPacks ? kWarpPacks / packs : 1;
                 return launch(WarpKernel<Op, Load, Store, kVector, kWhole, packs, kRows>,
@@ -231,27 +233,40 @@ cudaError_t Run(const Call& call, cudaStream_t stream, int* resident) {
                 return launch(
                     RegistersKernel<Op, Load, Store, kVector, kWhole, elements / kVector, threads>);
               };
-              constexpr std::integral_constant<int, 16> kFew;
-              if (plan.count_per_lane * kVector == 16) {
-                if constexpr (kFewThreads > 256) {
-                  if (plan.threads <= kRegistersShortThreads) {
-                    return launch_registers(kFew,
-                                            std::integral_constant<int, kRegistersShortThreads>{});
+              if constexpr (kMasked) {
+                return WithConstant<16, 24, 32>(plan.count_per_lane * kVector, [&](auto elements) {
+                  return WithConstant<32, 64, 96, 128, 160, 192, 224, kMostMaskedThreads>(
+                      plan.threads, [&](auto threads) {
+                        if constexpr (HasMaskedBlock(elements, threads, sizeof(In), kKeeps)) {
+                          return launch_registers(elements, threads);
+                        } else {
+                          return cudaErrorInvalidValue;
+                        }
+                      });
+                });
+              } else {
+                constexpr std::integral_constant<int, 16> kFew;
+                if (plan.count_per_lane * kVector == 16) {
+                  if constexpr (kFewThreads > 256) {
+                    if (plan.threads <= kRegistersShortThreads) {
+                      return launch_registers(
+                          kFew, std::integral_constant<int, kRegistersShortThreads>{});
+                    }
+                  }
+                  return launch_registers(kFew, std::integral_constant<int, kFewThreads>{});
+                }
+                if constexpr (RegistersHoldSome(sizeof(In), kTerms, kConverts, kPerRow<Op>,
+                                                kWhole)) {
+                  constexpr int kSomeThreads = RegistersThreads(24, sizeof(In), kTerms, kConverts);
+                  if (plan.count_per_lane * kVector == 24) {
+                    return launch_registers(std::integral_constant<int, 24>{},
+                                            std::integral_constant<int, kSomeThreads>{});
                   }
                 }
-                return launch_registers(kFew, std::integral_constant<int, kFewThreads>{});
-              }
-              if constexpr (RegistersHoldSome(sizeof(In), kConverts, kPerRow<Op>, kWhole) &&
-                            (!kTerms || kKind == TermsKind::kMasks)) {
-                constexpr int kSomeThreads = RegistersThreads(24, sizeof(In), kTerms, kConverts);
-                if (plan.count_per_lane * kVector == 24) {
-                  return launch_registers(std::integral_constant<int, 24>{},
-                                          std::integral_constant<int, kSomeThreads>{});
+                if constexpr (RegistersHoldMany(sizeof(In), kTerms, kConverts, kKeeps, kWhole)) {
+                  return launch_registers(std::integral_constant<int, 32>{},
+                                          std::integral_constant<int, kManyThreads>{});
                 }
-              }
-              if constexpr (RegistersHoldMany(sizeof(In), kTerms, kConverts, kKeeps, kWhole)) {
-                return launch_registers(std::integral_constant<int, 32>{},
-                                        std::integral_constant<int, kManyThreads>{});
               }
             }
             return cudaErrorInvalidValue;
@@ -322,13 +337,12 @@ cudaError_t RunAs(const Call& call, cudaStream_t stream, int* resident) {
       }
     }
     if constexpr (sizeof(In) <= 4) {  // float64 gets no kernels without code for what is absent
-      if (terms.sink == nullptr && !terms.caps) {
-        if (terms.AreMasksOnly() && (registers || shared || warp)) {
-          return Run<Op, In, Out, TermsKind::kMasks>(call, stream, resident);
-        }
-        if (terms.bias_in_vectors && whole && (registers || warp)) {
-          return Run<Op, In, Out, TermsKind::kBiased>(call, stream, resident);
-        }
+      if (terms.AreMasksOnly() && (registers || shared || warp)) {
+        return Run<Op, In, Out, TermsKind::kMasks>(call, stream, resident);
+      }
+      const bool others = terms.sink != nullptr || terms.caps;
+      if (terms.bias_in_vectors && !others && whole && (registers || warp)) {
+        return Run<Op, In, Out, TermsKind::kBiased>(call, stream, resident);
       }
     }
   }

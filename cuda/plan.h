@@ -178,6 +178,11 @@ inline constexpr int kElementsPerLane = 16;
 inline constexpr int kTwoPacksColumns = 256;
 inline constexpr int kMaxPacksPerLane = 8;
 inline constexpr int kWarpThreads = 128;
+// With masks and no other terms, 16-bit rows of so many columns or more have 32 elements a lane:
+// with 16, log-softmax of 256 and 512 columns with a mask per key ran at 0.69 and 0.67 of the copy
+// limit, and so at 0.82 and 0.81, softmax of 512, causal, at 0.72 and 0.86, of 128 at 0.75 and 0.71
+// (benchmarks/results/h200-registers.json).
+constexpr int WarpManyColumns(bool finishes_from_terms) { return finishes_from_terms ? 256 : 128; }
 // The most tenths of its threads' places for vectors that a row of one input uses where "tile" is
 // faster: of a warp, and where "registers" would take it or elements have 16 bits. Softmax of 160,
 // 192 and 320 bf16 columns ran at 0.86, 0.90 and 0.79 of the copy limit by "warp" and at 0.96, 0.94
@@ -201,23 +206,22 @@ inline constexpr int kResidentLongThreads = 640;
 // copy limit with 48 registers, and at 0.97 with the 40 that these leave (H200, 2026-11). Of blocks
 // of 512 threads any fewer would be two.
 inline constexpr int kResidentNarrowThreads = 1536;
-// With masks and no other terms: causal rows of 1024 fp32 columns took 3 % longer without, and in
-// 16 bits, where a lane of "registers" holds twice as much, softmax of 2048 and 4096 columns with a
-// mask per key ran at 0.93 and 0.90 of the copy limit with 64 registers and at 1.01 and 1.00 with
-// the 48 that these leave; of 256 columns by "warp", fp32, at 0.96 and 1.00, and in 16 bits at 0.86
-// and with the 40 of the line above at 0.89 (benchmarks/results/h200-registers.json).
+// With masks and no other terms: causal rows of 1024 fp32 columns took 3 % longer without, and of
+// 256 columns by "warp" a mask per key ran at 0.96 of the copy limit and at 1.00 with these, in 16
+// bits at 0.86 and with the 40 registers of the line above at 0.89
+// (benchmarks/results/h200-registers.json).
 inline constexpr int kResidentMaskedThreads = 1280;
 
 // The shortest rows of "registers". Only for ops of one input: two are at the limit from shared
 // memory.
 inline constexpr int kRegistersColumns = 512;
-// A lane holds 16 elements, or 24 (PrefersSome), or 32 of longer rows. So many threads are the most
-// of its blocks, and of those of the shorter rows that have registers of their own. 16 are as fast
-// as 32 where blocks then fill all threads that there are registers for, of 16-bit rows faster:
-// softmax of 4096 bf16 columns ran at 1.00 of the copy limit with 16 and at 0.99 with 32, of 3584
-// at 0.96 and 1.01. Of float32, 32 are slower where rows are no whole vectors or have terms:
-// softmax of 3001 and 4001 columns ran at 0.90 and 0.95 with 32 and at 0.98 with 16
-// (benchmarks/results/h200-registers.json).
+// A lane holds 16 elements, or 24 (PrefersSome), or 32 of longer rows; for masks see
+// HasMaskedBlock. So many threads are the most of its blocks, and of those of the shorter rows that
+// have registers of their own. 16 are as fast as 32 where blocks then fill all threads that there
+// are registers for, of 16-bit rows faster: softmax of 4096 bf16 columns ran at 1.00 of the copy
+// limit with 16 and at 0.99 with 32, of 3584 at 0.96 and 1.01. Of float32, 32 are slower where rows
+// are no whole vectors or have terms: softmax of 3001 and 4001 columns ran at 0.90 and 0.95 with 32
+// and at 0.98 with 16 (benchmarks/results/h200-registers.json).
 inline constexpr int kRegistersShortThreads = 128;
 constexpr int RegistersThreads(int elements, int element_bytes, bool terms, bool converts) {
   const bool plain = !terms && !converts;
@@ -235,8 +239,34 @@ constexpr bool RegistersHoldMany(int element_bytes, bool terms, bool converts, b
 }
 
 // Whether it has kernels with 24 elements a lane; see PrefersSome.
-constexpr bool RegistersHoldSome(int element_bytes, bool converts, bool per_row, bool whole) {
-  return element_bytes == 4 && !converts && !per_row && whole;
+constexpr bool RegistersHoldSome(int element_bytes, bool terms, bool converts, bool per_row,
+                                 bool whole) {
+  return element_bytes == 4 && !terms && !converts && !per_row && whole;
+}
+
+// Whether "registers" has a kernel for blocks of so many threads, kMostMaskedThreads or less, no
+// more and no less, with so many elements a lane, for rows of whole vectors with masks and no other
+// terms. A lane's vectors are then at constant distances: softmax of 2048 float32 columns, causal,
+// ran at 0.906 of the copy limit without and at 0.919 so, of 8192 bf16 columns with a mask per key
+// at 0.90 and 0.95. What lanes exchange costs more than what they compute, of log-softmax most, and
+// more elements a lane mean fewer lanes: with 16, 24 and 32 of them, log-softmax of 2048 float32
+// columns with a mask per key ran at 0.91, 0.89 and 0.97, causal at 0.81, 0.83 and 0.92, and of
+// 4096 bf16 columns at 0.80, - and 0.94, causal at 0.79, - and 0.88
+// (benchmarks/results/h200-registers.json).
+inline constexpr int kMostMaskedThreads = 256;
+constexpr bool HasMaskedBlock(int elements, int threads, int element_bytes, bool keeps) {
+  if (element_bytes == 2) return elements == 32 || (elements == 24 && threads <= 96);
+  if (elements == 16) return threads == 32 || (threads == 64 && !keeps);
+  const bool power_of_two = (threads & (threads - 1)) == 0;
+  return elements == 24 || threads > 192 || (keeps && power_of_two);
+}
+
+// The threads of a multiprocessor that these kernels' registers leave room for: with any more they
+// spill, or nearly so.
+constexpr int MaskedBlockThreads(int elements, int element_bytes, bool keeps) {
+  if (element_bytes == 2) return elements == 32 && keeps ? 1024 : 1280;
+  if (elements == 16) return kResidentMaskedThreads;
+  return (elements == 24 ? 1152 : 1024) - (keeps ? 128 : 0);
 }
 
 inline constexpr int kTileThreads = 128;
@@ -457,15 +487,24 @@ constexpr Plan Refuse(Plan plan, const char* why) {
   return plan;
 }
 
+// Whether masks are the only terms of rows of whole vectors that are not converted.
+constexpr bool IsMasksOnly(const Problem& p) {
+  return p.masks_only && p.rows.columns % VectorOf(p) == 0 && p.dtype == p.out_dtype;
+}
+
 constexpr Plan WarpPlan(const Problem& p, Plan plan) {
   const int64_t packs = PacksPerRow(p);
+  const bool holds_many = IsMasksOnly(p) && SizeOf(p.dtype) == 2 &&
+                          p.rows.columns >= WarpManyColumns(FinishesFromTerms(p.op));
+  const int elements = holds_many ? 2 * kElementsPerLane : kElementsPerLane;
   const int limit =
-      std::min(kMaxPacksPerLane, kMaxRowBytesPerLane / (ComputeBytes(p.dtype) * plan.vector));
+      holds_many
+          ? elements / plan.vector
+          : std::min(kMaxPacksPerLane, kMaxRowBytesPerLane / (ComputeBytes(p.dtype) * plan.vector));
   if (packs > kWarpLanes * limit) return Refuse(plan, "the row does not fit a warp's registers");
   const bool two = p.op == OpKind::kSoftmax && p.dtype == DataType::kF32 &&
                    p.rows.columns % plan.vector == 0 && p.rows.columns <= kTwoPacksColumns;
-  const int64_t per_lane =
-      two ? 2 : std::clamp(kElementsPerLane / plan.vector, 1, std::min(limit, 4));
+  const int64_t per_lane = two ? 2 : std::clamp(elements / plan.vector, 1, std::min(limit, 4));
   // At least 2 lanes, or 4 where each still has two vectors: fewer read too little at a stretch.
   const int64_t fewest = std::clamp<int64_t>(packs / 2, 2, 4);
   plan.lanes_per_row = static_cast<int>(std::min<int64_t>(
@@ -477,15 +516,31 @@ constexpr Plan WarpPlan(const Problem& p, Plan plan) {
   return plan;
 }
 
-// Whether 24 elements a lane are faster: where masks are the only terms, unless more than a quarter
-// of the places stay empty. Causal softmax of 768, 2304 and 3072 float32 columns ran at 0.83, 0.87
-// and 0.89 of the copy limit with 16 and at 0.91, 0.93 and 0.95 with 24, of 2048 at 0.89 and 0.90.
-// Of plain rows hardly ever: softmax of 2048 and 4096 columns at 0.965 and at 0.97 and 0.975, of
-// 3072 at 0.995 and 0.99 (benchmarks/results/h200-registers.json).
+// Whether 24 elements a lane are faster: softmax of 2048 and 4096 columns ran at 0.965 of the copy
+// limit with 16 and at 0.97 and 0.975 with 24, of 3072 at 0.995 and 0.99
+// (benchmarks/results/h200-registers.json).
 constexpr bool PrefersSome(const Problem& p) {
-  const int64_t columns = p.rows.columns, step = int64_t{24} * kWarpLanes;
-  if (TakesTerms(p.op)) return p.masks_only && 4 * columns >= 3 * CeilDiv(columns, step) * step;
+  const int64_t columns = p.rows.columns;
   return columns == 2048 || (columns == 4096 && FinishesFromTerms(p.op));
+}
+
+// The block of HasMaskedBlock with the fewest places that a row has room in; no threads if none
+// has.
+struct MaskedBlock {
+  int elements = 0;
+  int threads = 0;
+};
+constexpr MaskedBlock MaskedBlockFor(int64_t columns, int element_bytes, bool keeps) {
+  MaskedBlock best;
+  for (const int elements : {16, 24, 32}) {
+    const int64_t threads = CeilDiv(columns, elements * kWarpLanes) * kWarpLanes;
+    const bool fewest = best.threads == 0 || elements * threads < best.elements * best.threads;
+    if (threads <= kMostMaskedThreads && fewest &&
+        HasMaskedBlock(elements, static_cast<int>(threads), element_bytes, keeps)) {
+      best = {elements, static_cast<int>(threads)};
+    }
+  }
+  return best;
 }
 
 constexpr Plan RegistersPlan(const Problem& p, Plan plan) {
@@ -500,7 +555,15 @@ constexpr Plan RegistersPlan(const Problem& p, Plan plan) {
   const auto most = [&](int elements) {
     return RegistersThreads(elements, SizeOf(p.dtype), terms, converts);
   };
+  plan.rows_per_block = 1;
   const int64_t columns = packs * plan.vector;
+  if (IsMasksOnly(p)) {
+    const MaskedBlock block = MaskedBlockFor(columns, SizeOf(p.dtype), keeps);
+    if (block.threads == 0) return Refuse(plan, "the row does not fit a block's registers");
+    plan.count_per_lane = block.elements / plan.vector;
+    plan.threads = plan.lanes_per_row = block.threads;
+    return plan;
+  }
   // Terms of 16-bit rows cost a thread as much for 16 elements as for 32.
   const bool short_row = columns <= 16 * kRegistersShortThreads && !(narrow && terms);
   const int64_t few = CeilDiv(columns, int64_t{16} * kWarpLanes) * kWarpLanes;
@@ -508,7 +571,7 @@ constexpr Plan RegistersPlan(const Problem& p, Plan plan) {
                      kResidentNarrowThreads % few == 0;
   const bool many = RegistersHoldMany(SizeOf(p.dtype), terms, converts, keeps, whole) &&
                     !short_row && !fills && (narrow || columns <= 32 * most(32));
-  const bool some = RegistersHoldSome(SizeOf(p.dtype), converts, IsPerRow(p.op), whole) &&
+  const bool some = RegistersHoldSome(SizeOf(p.dtype), terms, converts, IsPerRow(p.op), whole) &&
                     columns <= 24 * most(24) && PrefersSome(p);
   const int elements = some ? 24 : many ? 32 : 16;
   int threads = most(elements);
@@ -520,7 +583,6 @@ constexpr Plan RegistersPlan(const Problem& p, Plan plan) {
   plan.threads =
       static_cast<int>(CeilDiv(CeilDiv(packs, plan.count_per_lane), kWarpLanes)) * kWarpLanes;
   plan.lanes_per_row = plan.threads;
-  plan.rows_per_block = 1;
   return plan;
 }
 
@@ -966,7 +1028,11 @@ constexpr std::array<Strategy, 5> Preferred(const Problem& p, const Device& devi
     const bool shares = SharedRowBytes(p) > kTermsBytes && device.cluster_blocks > 1;
     const Strategy shared = shares ? kCluster : kBlock;
     if (PrefersTile(p)) return {kTile, kWarp, kRegisters, shared, kStream};
-    if (p.rows.columns <= kRegistersColumns) return {kWarp, kStream};
+    // A block of a warp has constant addresses: softmax of 512 float32 columns with a mask per
+    // element ran at 0.94 of the copy limit by "warp" and at 0.98 so (h200-registers.json).
+    const bool one_warp =
+        IsMasksOnly(p) && p.dtype == DataType::kF32 && p.rows.columns > kRegistersColumns / 2;
+    if (p.rows.columns <= kRegistersColumns && !one_warp) return {kWarp, kStream};
     return {kRegisters, kWarp, shared, kStream};
   }
   if (PrefersSplit(p) && CanSplit(p)) return {kSplit, kStream};

@@ -75,6 +75,7 @@ inline Problem ProblemOf(const std::string& op, const std::vector<int64_t>& shap
   problem.rows = RowsOf(shape, axis, axis);
   problem.alignment = kVectorBytes;  // what XLA allocates
   problem.batch_invariant = batch_invariant;
+  problem.masks_only = TakesTerms(problem.op);
   return problem;
 }
 

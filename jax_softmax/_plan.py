@@ -53,11 +53,12 @@ def plan(
     Args:
       op: the primitive: `"softmax"`, `"log_softmax"`, `"logsumexp"`, one of the derivatives that
         have kernels, `"softmax_tangent"`, `"log_softmax_tangent"`, `"log_softmax_cotangent"`, or
-        `"masked_softmax"` and `"masked_log_softmax"`, which `where=` is too (as with a scale:
-        masks alone leave long rows of 16 bits half as large in a GPU's shared memory, so that it
-        may be another strategy or a smaller cluster; along another axis than the last a GPU's plan
-        is that of `"cuda:strided"`, and any other request puts plain JAX around a softmax). The
-        derivative under masks is the kernels' also where that of `"softmax_tangent"` is not.
+        `"masked_softmax"` and `"masked_log_softmax"`, which `where=` is too (with masks and a scale:
+        other terms have other blocks, and masks alone leave long rows of 16 bits half as large in a
+        GPU's shared memory, so that it may be another strategy or a smaller cluster; along another
+        axis than the last a GPU's plan is that of `"cuda:strided"`, and any other request puts
+        plain JAX around a softmax). The derivative under masks is the kernels' also where that of
+        `"softmax_tangent"` is not.
       device: `"cpu"`, the name of a known GPU (`"H200"`, `"A100"`, `"GTX 1080"`: none needs to be
         there), a `jax.Device`, or None for JAX's default device.
       strategy: `"auto"`, or the name of one to force, which takes the kernels.

@@ -283,11 +283,28 @@ def test_masked_rows_that_fill_others_badly_go_to_tiles(op):
 
     for dtype in ("bfloat16", "float32"):
         assert chosen(dtype, 29, 40, 49, 72, 160, 197, 257, 320, 511, 577) == {"tile"}
-        assert chosen(dtype, 17, 28, 64, 96, 128, 192, 256, 448, 512) == {"warp"}
+        assert chosen(dtype, 17, 28, 64, 96, 128, 192, 256) == {"warp"}
         assert chosen(dtype, 640, 768, 897, 1001) == {"registers"}
+    assert chosen("bfloat16", 448, 512) == {"warp"}
+    assert chosen("float32", 448, 512) == {"registers"}
     assert chosen("bfloat16", 641, 785, 895) == {"tile"}
     assert chosen("float32", 641, 785, 895) == {"registers"}
     assert chosen("float64", 49, 197) == {"warp"}
+
+
+@pytest.mark.parametrize("op", ["masked_softmax", "masked_log_softmax"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_masked_rows_in_registers_leave_few_places_empty(op, dtype):
+    """Of blocks whose size is compiled: one for each length, so large as it must be."""
+    vector = 16 // jnp.dtype(dtype).itemsize
+    for columns in range(768, 8192 + 1, vector):
+        chosen = plan((4096, columns), dtype, op=op, device="H200")
+        assert chosen.strategy == "registers"
+        # A lane holds as many elements as its vectors have room for.
+        places = min(n for held in (16, 24, 32) if (n := chosen.threads * held) >= columns)
+        assert places < 1.5 * columns
+    for columns in (8192 + vector, 8200 + vector):
+        assert plan((4096, columns), dtype, op=op, device="H200").strategy != "registers"
 
 
 @pytest.mark.parametrize("strategy", ["tile", "panel", "strided"])

@@ -222,9 +222,7 @@ def test_explicit_mesh_with_one_operand_replicated(name, specs, make_mesh):
 @pytest.mark.parametrize("spec", [P(None, "a"), P("b", "a")], ids=str)
 @pytest.mark.parametrize("masked", [False, True], ids=["plain", "masked"])
 @pytest.mark.parametrize("batch_invariant", [None, True])
-def test_a_sharded_softmax_axis(
-    name, mode, axis_type, spec, masked, batch_invariant, make_mesh
-):
+def test_a_sharded_softmax_axis(name, mode, axis_type, spec, masked, batch_invariant, make_mesh):
     """Right values; no more than rows travels where the trace tells that the axis is sharded.
 
     Kernels, asked for by batch_invariant=True, gather the axis.

@@ -5,14 +5,38 @@
 
 namespace jax_softmax::JS_ISA {
 
+// Whether there is a kernel for each size of a block; see HasMaskedBlock.
+template <typename Load, typename Store, bool kWhole>
+inline constexpr bool kExactBlocks =
+    kMasksOnly<Load, kWhole> && std::is_same_v<typename Load::Io, typename Store::Io>;
+
+#if defined(__CUDA_ARCH__) && \
+    (__CUDA_ARCH__ == 800 || (__CUDA_ARCH__ >= 900 && __CUDA_ARCH__ < 1200))
+inline constexpr int kMostResidentBlocks = 32;
+#else
+inline constexpr int kMostResidentBlocks = 16;
+#endif
+
+template <typename Op, typename Load, typename Store, bool kWhole, int kThreads, int kRowBytes>
+constexpr int RegistersMinBlocks() {
+  if constexpr (kExactBlocks<Load, Store, kWhole>) {
+    constexpr int kElements = kRowBytes / sizeof(typename Op::T);
+    const int threads =
+        MaskedBlockThreads(kElements, sizeof(typename Load::Io), !kFinishesFromTerm<Op>);
+    return std::min(std::min(threads, kMostResidentThreads) / kThreads, kMostResidentBlocks);
+  } else {
+    return MinBlocks<Op, Load, Store, kWhole, kThreads, kRowBytes>();
+  }
+}
+
 template <typename Op, typename Load, typename Store, int kVector, bool kWhole, int kPacks,
           int kThreads>
-__global__ void __launch_bounds__(
-    kThreads,
-    MinBlocks<Op, Load, Store, kWhole, kThreads, kVector * kPacks * sizeof(typename Op::T)>())
+__global__ void __launch_bounds__(kThreads,
+                                  RegistersMinBlocks<Op, Load, Store, kWhole, kThreads,
+                                                     kVector * kPacks * sizeof(typename Op::T)>())
     RegistersKernel(Op op, Load load, Store store, Rows rows) {
   __shared__ __align__(16) unsigned char scratch[2][kScratchBytes / 2];
-  const int threads = blockDim.x;
+  const int threads = kExactBlocks<Load, Store, kWhole> ? kThreads : blockDim.x;
   const int64_t row = load.RowAt(blockIdx.x, rows);
   const BodyOf<kVector, kWhole> window(row, rows.columns);
 
