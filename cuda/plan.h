@@ -244,15 +244,15 @@ constexpr bool RegistersHoldSome(int element_bytes, bool terms, bool converts, b
   return element_bytes == 4 && !terms && !converts && !per_row && whole;
 }
 
-// Whether "registers" has a kernel for blocks of so many threads, kMostMaskedThreads or less, no
-// more and no less, with so many elements a lane, for rows of whole vectors with masks and no other
-// terms. A lane's vectors are then at constant distances: softmax of 2048 float32 columns, causal,
-// ran at 0.906 of the copy limit without and at 0.919 so, of 8192 bf16 columns with a mask per key
-// at 0.90 and 0.95. What lanes exchange costs more than what they compute, of log-softmax most, and
-// more elements a lane mean fewer lanes: with 16, 24 and 32 of them, log-softmax of 2048 float32
-// columns with a mask per key ran at 0.91, 0.89 and 0.97, causal at 0.81, 0.83 and 0.92, and of
-// 4096 bf16 columns at 0.80, - and 0.94, causal at 0.79, - and 0.88
-// (benchmarks/results/h200-registers.json).
+// Rows of whole vectors with masks and no other terms have kernels for blocks of one size each, so
+// that a lane's vectors lie at constant distances: softmax of 2048 float32 columns, causal, ran at
+// 0.906 of the copy limit without and at 0.919 so, of 8192 bf16 columns with a mask per key at 0.90
+// and 0.95. What lanes exchange costs more than what they compute, in log-softmax most, and more
+// elements a lane mean fewer lanes: with 16, 24 and 32, log-softmax of 2048 float32 columns with a
+// mask per key ran at 0.91, 0.89 and 0.97, causal at 0.81, 0.83 and 0.92, and with 16 and 32, of
+// 4096 bf16 columns, at 0.80 and 0.94, causal at 0.79 and 0.88
+// (benchmarks/results/h200-registers.json). Whether there is one with so many elements a lane, of
+// so many threads up to the most:
 inline constexpr int kMostMaskedThreads = 256;
 constexpr bool HasMaskedBlock(int elements, int threads, int element_bytes, bool keeps) {
   if (element_bytes == 2) return elements == 32 || (elements == 24 && threads <= 96);

@@ -10,6 +10,7 @@ template <typename Load, typename Store, bool kWhole>
 inline constexpr bool kExactBlocks =
     kMasksOnly<Load, kWhole> && std::is_same_v<typename Load::Io, typename Store::Io>;
 
+// A multiprocessor of these has room for 32 blocks, of others for 16 at least.
 #if defined(__CUDA_ARCH__) && \
     (__CUDA_ARCH__ == 800 || (__CUDA_ARCH__ >= 900 && __CUDA_ARCH__ < 1200))
 inline constexpr int kMostResidentBlocks = 32;
