@@ -496,15 +496,14 @@ constexpr Plan WarpPlan(const Problem& p, Plan plan) {
   const int64_t packs = PacksPerRow(p);
   const bool holds_many = IsMasksOnly(p) && SizeOf(p.dtype) == 2 &&
                           p.rows.columns >= WarpManyColumns(FinishesFromTerms(p.op));
-  const int elements = holds_many ? 2 * kElementsPerLane : kElementsPerLane;
   const int limit =
-      holds_many
-          ? elements / plan.vector
-          : std::min(kMaxPacksPerLane, kMaxRowBytesPerLane / (ComputeBytes(p.dtype) * plan.vector));
+      std::min(kMaxPacksPerLane, kMaxRowBytesPerLane / (ComputeBytes(p.dtype) * plan.vector));
   if (packs > kWarpLanes * limit) return Refuse(plan, "the row does not fit a warp's registers");
   const bool two = p.op == OpKind::kSoftmax && p.dtype == DataType::kF32 &&
                    p.rows.columns % plan.vector == 0 && p.rows.columns <= kTwoPacksColumns;
-  const int64_t per_lane = two ? 2 : std::clamp(elements / plan.vector, 1, std::min(limit, 4));
+  int64_t per_lane = std::clamp(kElementsPerLane / plan.vector, 1, std::min(limit, 4));
+  if (two) per_lane = 2;
+  if (holds_many) per_lane = 2 * kElementsPerLane / plan.vector;
   // At least 2 lanes, or 4 where each still has two vectors: fewer read too little at a stretch.
   const int64_t fewest = std::clamp<int64_t>(packs / 2, 2, 4);
   plan.lanes_per_row = static_cast<int>(std::min<int64_t>(

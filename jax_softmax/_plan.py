@@ -53,7 +53,7 @@ def plan(
     Args:
       op: the primitive: `"softmax"`, `"log_softmax"`, `"logsumexp"`, one of the derivatives that
         have kernels, `"softmax_tangent"`, `"log_softmax_tangent"`, `"log_softmax_cotangent"`, or
-        `"masked_softmax"` and `"masked_log_softmax"`, which `where=` is too (with masks and a scale:
+        `"masked_softmax"` and `"masked_log_softmax"`, which `where=` is too (masks and a scale:
         other terms have other blocks, and masks alone leave long rows of 16 bits half as large in a
         GPU's shared memory, so that it may be another strategy or a smaller cluster; along another
         axis than the last a GPU's plan is that of `"cuda:strided"`, and any other request puts
