@@ -516,8 +516,8 @@ constexpr Plan WarpPlan(const Problem& p, Plan plan) {
 }
 
 // Whether 24 elements a lane are faster: softmax of 2048 and 4096 columns ran at 0.965 of the copy
-// limit with 16 and at 0.97 and 0.975 with 24, of 3072 at 0.995 and 0.99
-// (benchmarks/results/h200-registers.json).
+// limit with 16 and at 0.97 and 0.975 with 24, log-softmax of 4096 at 0.965 and 0.96, softmax of
+// 3072 at 0.995 and 0.99 (benchmarks/results/h200-registers.json).
 constexpr bool PrefersSome(const Problem& p) {
   const int64_t columns = p.rows.columns;
   return columns == 2048 || (columns == 4096 && FinishesFromTerms(p.op));

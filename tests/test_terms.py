@@ -18,6 +18,7 @@ from jax_softmax._primitives import softmax_tangent_p
 KERNEL_SHAPES = [
     (2, 3, 7, 40),
     (3, 9, 33),
+    (3, 5, 512),
     (2, 2, 5, 600),
     (3, 2, 1333),
     (2, 4096),
