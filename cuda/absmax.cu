@@ -5,6 +5,7 @@
 #include <bit>
 
 #include "absmax.h"
+#include "architecture.cuh"
 #include "device.h"
 #include "launch.h"
 #include "operands.cuh"
@@ -245,11 +246,8 @@ __global__ void __launch_bounds__(kMostThreads, AbsmaxMinBlocks(kMostThreads))
   }
 }
 
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
-inline constexpr int kShortBlocks = kResidentThreads / kAbsmaxGroupThreads;  // all there may be
-#else
-inline constexpr int kShortBlocks = kAbsmaxShortBlocks;
-#endif
+inline constexpr int kShortBlocks =
+    std::min(kAbsmaxShortBlocks, kMostResidentThreads / kAbsmaxGroupThreads);
 
 // Short rows, one a thread, that a block fetches and stores as if they were one.
 template <typename Result, typename Io>

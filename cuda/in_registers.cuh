@@ -1,6 +1,7 @@
 // A row whose elements are all in registers: what the strategies that keep them there share.
 #pragma once
 
+#include "architecture.cuh"
 #include "operands.cuh"
 #include "reduce.cuh"
 
@@ -9,13 +10,6 @@ namespace jax_softmax::JS_ISA {
 // Masks, no other terms, and rows that are whole vectors: few registers beside the row's.
 template <typename Load, bool kWhole>
 inline constexpr bool kMasksOnly = Load::kTerms == TermsKind::kMasks && kWhole;
-
-// A multiprocessor has no more.
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
-inline constexpr int kMostResidentThreads = 1024;
-#else
-inline constexpr int kMostResidentThreads = 1536;
-#endif
 
 // The blocks that the compiler must leave room for on a multiprocessor, of kThreads that hold
 // kRowBytes each in the compute type.

@@ -102,6 +102,51 @@ cudaError_t LaunchTile(const Plan& plan, Launch launch) {
   });
 }
 
+// The kernels of "registers" for one input of at most 32 bits: by the elements of a lane, and where
+// masks are all that there is, by a block's threads.
+template <typename Op, typename Load, typename Store, int kVector, bool kWhole, typename Launch>
+cudaError_t LaunchRegisters(const Plan& plan, Launch launch) {
+  constexpr int kBytes = sizeof(typename Load::Io);
+  constexpr bool kTerms = kTakesTerms<Op>;
+  constexpr bool kConverts = !std::is_same_v<typename Load::Io, typename Store::Io>;
+  constexpr bool kKeeps = !kFinishesFromTerm<Op> && !kPerRow<Op>;
+  const int held = plan.count_per_lane * kVector;
+  const auto launch_with = [&]<int kElements, int kThreads>() {
+    return launch(RegistersKernel<Op, Load, Store, kVector, kWhole, kElements / kVector, kThreads>);
+  };
+  if constexpr (kExactBlocks<Load, Store, kWhole>) {
+    return WithConstant<16, 24, 32>(held, [&](auto elements) {
+      return WithConstant<32, 64, 96, 128, 160, 192, 224, kMostMaskedThreads>(
+          plan.threads, [&](auto threads) {
+            if constexpr (HasMaskedBlock(elements, threads, kBytes, kKeeps)) {
+              return launch_with.template operator()<elements, threads>();
+            } else {
+              return cudaErrorInvalidValue;
+            }
+          });
+    });
+  } else {
+    if (held == 16) {
+      constexpr int kThreads = RegistersThreads(16, kBytes, kTerms, kConverts);
+      if constexpr (kThreads > 256) {
+        if (plan.threads <= kRegistersShortThreads) {
+          return launch_with.template operator()<16, kRegistersShortThreads>();
+        }
+      }
+      return launch_with.template operator()<16, kThreads>();
+    }
+    if constexpr (RegistersHoldSome(kBytes, kTerms, kConverts, kPerRow<Op>, kWhole)) {
+      constexpr int kThreads = RegistersThreads(24, kBytes, kTerms, kConverts);
+      if (held == 24) return launch_with.template operator()<24, kThreads>();
+    }
+    if constexpr (RegistersHoldMany(kBytes, kTerms, kConverts, kKeeps, kWhole)) {
+      constexpr int kThreads = RegistersThreads(32, kBytes, kTerms, kConverts);
+      if (held == 32) return launch_with.template operator()<32, kThreads>();
+    }
+    return cudaErrorInvalidValue;
+  }
+}
+
 // The op in the arithmetic for its types: terms make wide logits of narrow ones.
 template <template <typename> class OpOf, typename In, typename Out>
 struct OpForTypes {
@@ -225,49 +270,7 @@ cudaError_t Run(const Call& call, cudaStream_t stream, int* resident) {
             });
           case Strategy::kRegisters:
             if constexpr (Op::kInputs == 1 && kVector > 2 && !kShared) {
-              constexpr bool kKeeps = !kFinishesFromTerm<Op> && !kPerRow<Op>;
-              constexpr bool kConverts = !std::is_same_v<In, Out>;
-              constexpr int kFewThreads = RegistersThreads(16, sizeof(In), kTerms, kConverts);
-              constexpr int kManyThreads = RegistersThreads(32, sizeof(In), kTerms, kConverts);
-              const auto launch_registers = [&](auto elements, auto threads) {
-                return launch(
-                    RegistersKernel<Op, Load, Store, kVector, kWhole, elements / kVector, threads>);
-              };
-              if constexpr (kMasked) {
-                return WithConstant<16, 24, 32>(plan.count_per_lane * kVector, [&](auto elements) {
-                  return WithConstant<32, 64, 96, 128, 160, 192, 224, kMostMaskedThreads>(
-                      plan.threads, [&](auto threads) {
-                        if constexpr (HasMaskedBlock(elements, threads, sizeof(In), kKeeps)) {
-                          return launch_registers(elements, threads);
-                        } else {
-                          return cudaErrorInvalidValue;
-                        }
-                      });
-                });
-              } else {
-                constexpr std::integral_constant<int, 16> kFew;
-                if (plan.count_per_lane * kVector == 16) {
-                  if constexpr (kFewThreads > 256) {
-                    if (plan.threads <= kRegistersShortThreads) {
-                      return launch_registers(
-                          kFew, std::integral_constant<int, kRegistersShortThreads>{});
-                    }
-                  }
-                  return launch_registers(kFew, std::integral_constant<int, kFewThreads>{});
-                }
-                if constexpr (RegistersHoldSome(sizeof(In), kTerms, kConverts, kPerRow<Op>,
-                                                kWhole)) {
-                  constexpr int kSomeThreads = RegistersThreads(24, sizeof(In), kTerms, kConverts);
-                  if (plan.count_per_lane * kVector == 24) {
-                    return launch_registers(std::integral_constant<int, 24>{},
-                                            std::integral_constant<int, kSomeThreads>{});
-                  }
-                }
-                if constexpr (RegistersHoldMany(sizeof(In), kTerms, kConverts, kKeeps, kWhole)) {
-                  return launch_registers(std::integral_constant<int, 32>{},
-                                          std::integral_constant<int, kManyThreads>{});
-                }
-              }
+              return LaunchRegisters<Op, Load, Store, kVector, kWhole>(plan, launch);
             }
             return cudaErrorInvalidValue;
           case Strategy::kStream:

@@ -570,8 +570,8 @@ constexpr Plan RegistersPlan(const Problem& p, Plan plan) {
                      kResidentNarrowThreads % few == 0;
   const bool many = RegistersHoldMany(SizeOf(p.dtype), terms, converts, keeps, whole) &&
                     !short_row && !fills && (narrow || columns <= 32 * most(32));
-  const bool some = RegistersHoldSome(SizeOf(p.dtype), terms, converts, IsPerRow(p.op), whole) &&
-                    columns <= 24 * most(24) && PrefersSome(p);
+  const bool some =
+      RegistersHoldSome(SizeOf(p.dtype), terms, converts, IsPerRow(p.op), whole) && PrefersSome(p);
   const int elements = some ? 24 : many ? 32 : 16;
   int threads = most(elements);
   if (IsPerRow(p.op)) threads = std::min(threads, 256);  // longer ones are at the limit by "stream"

@@ -1,6 +1,7 @@
 // Strategy "registers": a block per row, the whole row in its registers, read once.
 #pragma once
 
+#include "../architecture.cuh"
 #include "../in_registers.cuh"
 
 namespace jax_softmax::JS_ISA {
@@ -9,14 +10,6 @@ namespace jax_softmax::JS_ISA {
 template <typename Load, typename Store, bool kWhole>
 inline constexpr bool kExactBlocks =
     kMasksOnly<Load, kWhole> && std::is_same_v<typename Load::Io, typename Store::Io>;
-
-// A multiprocessor of these has room for 32 blocks, of others for 16 at least.
-#if defined(__CUDA_ARCH__) && \
-    (__CUDA_ARCH__ == 800 || (__CUDA_ARCH__ >= 900 && __CUDA_ARCH__ < 1200))
-inline constexpr int kMostResidentBlocks = 32;
-#else
-inline constexpr int kMostResidentBlocks = 16;
-#endif
 
 template <typename Op, typename Load, typename Store, bool kWhole, int kThreads, int kRowBytes>
 constexpr int RegistersMinBlocks() {
