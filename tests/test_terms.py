@@ -130,13 +130,15 @@ def test_kernels(implementation, pair, options, log):
     axis = -2 if implementation == "cuda:strided" else -1
     options = [o for o in options if o != "causal" or axis == -1]
     others = any("bias" in o or o in ("softcap", "sink") for o in options)
+    # The plan is that of masks and a scale; log-softmax of 16 bits has less room beside the rest.
+    narrow_logs = implementation == "cuda:registers" and log and jnp.dtype(dtype).itemsize == 2
     ran = 0
     with jax.enable_x64(True), jax.default_device(device_of(implementation)):
         for shape in KERNEL_SHAPES:
             if not accepts(op, shape, dtype, axis, implementation, output_dtype):
                 continue
-            if implementation == "cuda:registers" and shape[-1] > 2048 and others:
-                continue  # what the plan tells is for masks and a scale
+            if narrow_logs and others and shape[-1] > 2048:
+                continue
             given = kernel_operands(shape, options, dtype, axis)
             got, want = run(given, output_dtype, log, implementation)
             assert got.dtype == jnp.dtype(output_dtype)
