@@ -4,9 +4,11 @@ A custom call does not fuse with its neighbours; XLA's own code does. Thresholds
 benchmarks/graph.py (benchmarks/results/h200-graph.json, h200-graph-short.json of short rows, and
 h200-graph-odd.json of rows of 16 bits that are no whole vectors) and derived from that by
 choose.py, where the gain is more than a hundredth and XLA's kernel alone, in the same files, takes
-no more than a third longer than ours. What depends on masks, on few or short rows and on other axes
-than the last is set by hand where benchmarks/survey.py's random problems are on either side
-(benchmarks/results/h200-survey.json; float64 follows the narrower types).
+no more than two fifths longer than ours (the widest: 1.39 times, softmax's backward pass at 512
+float32 columns, where the mean over all neighbours is 1.08 times as fast). What depends on masks,
+on few or short rows and on other axes than the last is set by hand where benchmarks/survey.py's
+random problems are on either side (benchmarks/results/h200-survey.json; float64 follows the
+narrower types).
 """
 
 import math
@@ -53,8 +55,9 @@ class Rule(NamedTuple):
     interleaved: dict[str, int]
     odd: range  # columns, of which 16-bit rows that are no whole vectors are the kernels' again
     # (op, bytes of the widest element): columns up to which XLA's one kernel is the faster one in
-    # geometric mean over all neighbours. Most derivatives are two kernels to XLA.
+    # geometric mean over all neighbours.
     columns: dict[tuple[str, int], int]
+    whole: frozenset[tuple[str, int]]  # of these only rows that are whole vectors
 
 
 # (platform, op): columns up to which XLA's code is the faster one for any number of rows: a CPU's
@@ -70,8 +73,10 @@ FAMILIES = {
         "log_softmax_tangent",
         "log_softmax_cotangent",
         # Where a zero may stand for a masked logit, which is so in all derivatives under masks and
-        # other terms: XLA makes two kernels of any length.
+        # other terms, and where the logits are not at hand: XLA makes two kernels of any length.
         "masked_softmax_tangent",
+        "masked_log_softmax_tangent",
+        "masked_log_softmax_cotangent",
     ),
     "logsumexp": ("logsumexp",),
     "terms": ("masked_softmax", "masked_log_softmax"),
@@ -106,10 +111,24 @@ RULES = {
             ("log_softmax", 2): 4096,
             ("log_softmax", 4): 4096,
             ("softmax_tangent", 2): 256,
+            ("softmax_tangent", 4): 4096,
+            ("log_softmax_tangent", 2): 2048,
+            ("log_softmax_tangent", 4): 4096,
+            ("log_softmax_cotangent", 2): 2048,
+            ("log_softmax_cotangent", 4): 4096,
             # By its kernel alone (benchmarks/results/h200-columns-float64.json).
             ("softmax", 8): 16,
             ("log_softmax", 8): 16,
         },
+        whole=frozenset(
+            {
+                ("softmax_tangent", 4),
+                ("log_softmax_tangent", 2),
+                ("log_softmax_tangent", 4),
+                ("log_softmax_cotangent", 2),
+                ("log_softmax_cotangent", 4),
+            }
+        ),
     )
 }
 
@@ -192,8 +211,9 @@ def choose(
         return Choice(platform, "the axis is not the last one")
     if columns > most:
         return Choice(platform, f"rows of more than {most}")
-    if width == 2 and columns % 8 != 0 and columns in rule.odd:
-        return Choice(platform, "rows of 16 bits that are no whole vectors: XLA reads them singly")
+    read_singly = (width == 2 and columns in rule.odd) or (op, width) in rule.whole
+    if read_singly and columns * width % 16 != 0:
+        return Choice(platform, "rows that are no whole vectors: XLA reads them singly")
     return Choice("xla", f"rows of at most {most}: one kernel that fuses with its neighbours")
 
 

@@ -14,6 +14,9 @@ from . import _choice, _native
 
 Reference = Callable[..., jax.Array]
 
+# Derivatives whose third operand, which may be left out, is for XLA's code alone.
+OF_OPERAND = ("log_softmax_tangent", "log_softmax_cotangent")
+
 # What handlers want to be told beside the request, and what it is unless a primitive says so.
 ATTRIBUTES = {"softmax_tangent": {"scale": 1.0, "zeros_are_masked": False}}
 
@@ -143,16 +146,18 @@ def _lower(
     ):
         backend = "xla"  # exchanges one value for each row, where a call would gather the axis
     attributes = {name: params.pop(name, v) for name, v in ATTRIBUTES.get(op, {}).items()}
-    case = f"masked_{op}" if attributes.get("zeros_are_masked") else op
-    if (backend or fastest(case, ctx.avals_in, here, batch_invariant, **params)) != here:
+    read = ctx.avals_in if op not in OF_OPERAND else ctx.avals_in[:2]
+    from_result = op in OF_OPERAND and len(operands) == 2
+    case = f"masked_{op}" if attributes.get("zeros_are_masked") or from_result else op
+    if (backend or fastest(case, read, here, batch_invariant, **params)) != here:
         params |= attributes
         return _lower_reference(ctx, *operands, reference=reference, backend=backend, **params)
     in_place = here == "cpu" and one_device(ctx)
     params["batch_invariant"] = batch_invariant is not False
-    workspace = _workspace(op, ctx.avals_in, **params) if here == "cuda" else 0
+    workspace = _workspace(op, read, **params) if here == "cuda" else 0
     params |= attributes
     call = partial(_call, call_p, axis_last=not in_place, workspace=workspace, **params)
-    return mlir.lower_fun(call, multiple_results=False)(ctx, *operands)
+    return mlir.lower_fun(lambda *v: call(*v[: len(read)]), multiple_results=False)(ctx, *operands)
 
 
 def fastest(
@@ -173,6 +178,27 @@ def fastest(
     return _choice.choose(
         op, shape, axis, wide, dtype, here, batch_invariant=batch_invariant
     ).implementation
+
+
+def may_be_fused(
+    op: str,
+    x: jax.Array,
+    *,
+    axis: int,
+    dtype: Any,
+    backend: str | None,
+    strategy: str,
+    batch_invariant: bool | None,
+) -> bool:
+    """Whether XLA's code is the fastest for `op` along the last axis, on some platform or asked."""
+    if backend not in (None, "xla") or strategy != "auto":
+        return False
+    problem = op, x.shape, axis, max(x.dtype, dtype, key=lambda d: d.itemsize), dtype
+    chosen = (
+        _choice.choose(*problem, platform, batch_invariant=batch_invariant).implementation
+        for platform in _choice.RULES
+    )
+    return "xla" in chosen and math.prod(x.shape[axis + 1 :]) == 1
 
 
 def _workspace(op: str, operands: list[Any], *, axis: int, dtype: Any, **request: Any) -> int:

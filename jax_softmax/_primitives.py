@@ -2,7 +2,8 @@
 
 `softmax_p` and `log_softmax_p` have a JVP rule that binds a second primitive, linear in the
 tangent, which has a transpose rule. So forward mode, reverse mode and all their nestings work,
-only the result is saved, and the fused kernel is what runs in either mode.
+only the result is saved (or what XLA's code reads in its place), and the fused kernel is what runs
+in either mode.
 """
 
 from collections.abc import Callable, Sequence
@@ -87,16 +88,23 @@ def _bind(primitive: Primitive, *operands: jax.Array, axis: int, **request: Any)
     return primitive.bind(*_align(*operands), axis=axis, **request)
 
 
-def _tangent(primitive: Primitive, y: jax.Array, t: Any, **params: Any) -> Any:
-    return t if type(t) is ad.Zero else _bind(primitive, y, t, **params)
+def _tangent(primitive: Primitive, y: jax.Array, t: Any, *x: jax.Array, **params: Any) -> Any:
+    return t if type(t) is ad.Zero else _bind(primitive, y, t, *x, **params)
 
 
-def _def_jvp(primitive: Primitive, tangent: Primitive) -> None:
-    """The derivative of `primitive` is `tangent(result, t)`."""
+def _def_jvp(primitive: Primitive, tangent: Primitive, *, of_operand: bool = False) -> None:
+    """The derivative of `primitive` is `tangent(result, t)`.
+
+    With `of_operand`, that takes the operand too where XLA's code may be what runs: see
+    `_reference.log_softmax_cotangent`. Kernels do not read it, and nothing then keeps it.
+    """
 
     def rule(primals: Sequence[jax.Array], tangents: Sequence[Any], **params: Any) -> Any:
         y = checkpoint_name(primitive.bind(*primals, **params), RESIDUAL)
-        return y, _tangent(tangent, y, *tangents, **params)
+        more = []
+        if of_operand and _lowering.may_be_fused(tangent.name, *primals, **params):
+            more = [checkpoint_name(x, RESIDUAL) for x in primals]
+        return y, _tangent(tangent, y, *tangents, *more, **params)
 
     ad.primitive_jvps[primitive] = rule
 
@@ -104,12 +112,15 @@ def _def_jvp(primitive: Primitive, tangent: Primitive) -> None:
 def _def_linear(
     primitive: Primitive, transpose: Primitive, d_residual: Callable[..., jax.Array]
 ) -> None:
-    """`primitive(y, t)` is linear in t, with that transpose; `d_residual` is its JVP in y."""
+    """`primitive(y, t)` is linear in t, with that transpose; `d_residual` is its JVP in y.
+
+    A third operand is what y was made of: what depends on it is accounted for by y.
+    """
 
     def jvp(primals: Sequence[jax.Array], tangents: Sequence[Any], **params: Any) -> Any:
-        (y, t), (dy, dt) = primals, tangents
-        out = _bind(primitive, y, t, **params)
-        in_t = _tangent(primitive, y, dt, **params)
+        (y, t, *x), (dy, dt, *_) = primals, tangents
+        out = _bind(primitive, y, t, *x, **params)
+        in_t = _tangent(primitive, y, dt, *x, **params)
         if type(dy) is ad.Zero:
             return out, in_t
         dtype = params["dtype"]
@@ -120,11 +131,13 @@ def _def_linear(
         in_y = in_y * params.get("scale", 1)
         return out, ad.add_tangents(in_y.astype(dtype), in_t)
 
-    def transposed(g: Any, y: jax.Array, t: Any, **params: Any) -> tuple[None, Any]:
-        assert ad.is_undefined_primal(t) and not ad.is_undefined_primal(y)
+    def transposed(g: Any, y: jax.Array, t: Any, *x: jax.Array, **params: Any) -> Any:
+        assert ad.is_undefined_primal(t) and not any(map(ad.is_undefined_primal, (y, *x)))
+        nothing = [None] * len(x)
         if type(g) is ad.Zero:
-            return None, ad.Zero(t.aval)
-        return None, _bind(transpose, y, g, **params | {"dtype": t.aval.dtype})
+            return None, ad.Zero(t.aval), *nothing
+        params |= {"dtype": t.aval.dtype}
+        return None, _bind(transpose, y, g, *x, **params), *nothing
 
     ad.primitive_jvps[primitive] = jvp
     ad.primitive_transposes[primitive] = transposed
@@ -155,6 +168,6 @@ _def_linear(softmax_tangent_p, softmax_tangent_p, _d_softmax_tangent)
 log_softmax_p = _row_primitive("log_softmax", _reference.log_softmax)
 log_softmax_tangent_p = _row_primitive("log_softmax_tangent", _reference.log_softmax_tangent)
 log_softmax_cotangent_p = _row_primitive("log_softmax_cotangent", _reference.log_softmax_cotangent)
-_def_jvp(log_softmax_p, log_softmax_tangent_p)
+_def_jvp(log_softmax_p, log_softmax_tangent_p, of_operand=True)
 _def_linear(log_softmax_tangent_p, log_softmax_cotangent_p, _d_log_softmax_tangent)
 _def_linear(log_softmax_cotangent_p, log_softmax_tangent_p, _d_log_softmax_cotangent)

@@ -2,6 +2,7 @@
 
 import functools
 import math
+import re
 
 import jax
 import jax.numpy as jnp
@@ -18,20 +19,24 @@ RULE = [  # shape, axis, dtype, output dtype; then softmax, log_softmax, softmax
     ((256, 512), 1, "float32", "float32", "xla", "xla", "xla", "xla"),
     ((4, 5, 6), 1, "float64", "float64", "xla", "xla", "xla", "xla"),
     ((0, 5), 1, "float32", "float32", "xla", "xla", "xla", "xla"),
-    ((257, 512), 1, "float32", "float32", "xla", "xla", "cuda", "cuda"),
-    ((MANY, 16), 1, "float32", "float32", "xla", "xla", "cuda", "cuda"),
-    ((MANY, 16), 1, "bfloat16", "float32", "xla", "xla", "cuda", "cuda"),
-    ((MANY, 16), 1, "bfloat16", "bfloat16", "xla", "xla", "xla", "cuda"),
-    ((MANY, 256), 1, "float16", "float16", "xla", "xla", "xla", "cuda"),
-    ((MANY, 264), 1, "float16", "float16", "xla", "xla", "cuda", "cuda"),
+    ((257, 512), 1, "float32", "float32", "xla", "xla", "xla", "xla"),
+    ((MANY, 16), 1, "float32", "float32", "xla", "xla", "xla", "xla"),
+    ((MANY, 16), 1, "bfloat16", "float32", "xla", "xla", "xla", "xla"),
+    ((MANY, 16), 1, "bfloat16", "bfloat16", "xla", "xla", "xla", "xla"),
+    ((MANY, 256), 1, "float16", "float16", "xla", "xla", "xla", "xla"),
+    ((MANY, 264), 1, "float16", "float16", "xla", "xla", "cuda", "xla"),
     ((MANY, 257), 1, "float16", "float16", "cuda", "cuda", "cuda", "cuda"),
     ((MANY, 33), 1, "bfloat16", "bfloat16", "cuda", "cuda", "cuda", "cuda"),
     ((MANY, 33), 1, "bfloat16", "float32", "xla", "xla", "cuda", "cuda"),
     ((MANY, 4), 1, "bfloat16", "bfloat16", "xla", "xla", "xla", "cuda"),
+    ((MANY, 2048), 1, "bfloat16", "bfloat16", "xla", "xla", "cuda", "xla"),
     ((MANY, 2049), 1, "bfloat16", "bfloat16", "xla", "xla", "cuda", "cuda"),
+    ((MANY, 2056), 1, "bfloat16", "bfloat16", "xla", "xla", "cuda", "cuda"),
     ((MANY, 4096), 1, "bfloat16", "bfloat16", "xla", "xla", "cuda", "cuda"),
+    ((MANY, 1001), 1, "float32", "float32", "xla", "xla", "cuda", "cuda"),
+    ((MANY, 1004), 1, "float32", "float32", "xla", "xla", "xla", "xla"),
     ((MANY, 4097), 1, "bfloat16", "bfloat16", "cuda", "cuda", "cuda", "cuda"),
-    ((MANY, 4096), 1, "float32", "float32", "xla", "xla", "cuda", "cuda"),
+    ((MANY, 4096), 1, "float32", "float32", "xla", "xla", "xla", "xla"),
     ((MANY, 4097), 1, "float32", "float32", "cuda", "cuda", "cuda", "cuda"),
     ((MANY, 16), 1, "float64", "float64", "xla", "xla", "cuda", "cuda"),
     ((MANY, 17), 1, "float64", "float64", "cuda", "cuda", "cuda", "cuda"),
@@ -61,7 +66,7 @@ RULE = [  # shape, axis, dtype, output dtype; then softmax, log_softmax, softmax
     ((MANY, 28, 8), 1, "bfloat16", "float32", "xla", "xla", "xla", "xla"),
     ((64, 1801, 8), 1, "float32", "float32", "cuda", "cuda", "xla", "xla"),
     ((64, 4096, 33), 1, "float64", "float64", "cuda", "cuda", "cuda", "cuda"),
-    ((64, 1024, 16, 1, 1), 2, "float32", "float32", "xla", "xla", "cuda", "cuda"),
+    ((64, 1024, 16, 1, 1), 2, "float32", "float32", "xla", "xla", "xla", "xla"),
     ((16, MANY, 0), 0, "float32", "float32", "xla", "xla", "xla", "xla"),
 ]
 
@@ -121,6 +126,9 @@ OTHER_OPS = [  # op, shape, axis, expected
     ("logsumexp", (24, 2**16), 1, "xla"),
     ("logsumexp", (25, 2**16), 1, "cuda"),
     ("masked_softmax_tangent", (MANY, 256), 1, "cuda"),
+    ("masked_log_softmax_tangent", (MANY, 256), 1, "cuda"),
+    ("masked_log_softmax_cotangent", (MANY, 256), 1, "cuda"),
+    ("masked_log_softmax_cotangent", (8, 9), 1, "xla"),
     ("masked_softmax", (8, 16, 2048, 2048), 3, "cuda"),
     ("masked_softmax", (8, 16, 2048, 2048), 2, "xla"),
     ("masked_softmax", (MANY, 31), 1, "xla"),
@@ -165,7 +173,7 @@ def test_every_choice_says_why():
 @pytest.mark.parametrize("device", ["H200", "A100", "cpu"])
 def test_a_plan_tells_the_choice(op, device):
     kernels = "cpu" if device == "cpu" else "cuda"
-    fused = "xla" if device != "cpu" and op in FORWARD else kernels
+    fused = kernels if device == "cpu" else "xla"
     for columns, expected in ((4096, fused), (4097, kernels)):
         shape = (math.ceil(MANY / columns), columns)
         made = plan(shape, "float32", op=op, device=device)
@@ -210,7 +218,7 @@ def test_a_program_follows_the_rule(name, request_):
 
     short, small, long = (np.ones(shape, np.float32) for shape in ((1024, 256), (8, 9), (64, 5000)))
     assert counts(lambda x: f(x), short) == ((0, 0) if by_rule else (1, 0))
-    assert counts(lambda x: gradient(x), short) == ((0, 1) if by_rule else (1, 1))
+    assert counts(lambda x: gradient(x), short) == ((0, 0) if by_rule else (1, 1))
     assert counts(lambda x: gradient(x), small) == ((0, 0) if by_rule else (1, 1))
     assert counts(lambda x: gradient(x), long) == (1, 1)
     # The rule sees the shape under vmap, and the axis along which it reduces.
@@ -237,16 +245,83 @@ def test_plain_jax_reads_a_large_residual_from_memory(op, rows, expected):
 
 
 @pytest.mark.usefixtures("cpu_has_the_rule")
-def test_a_derivative_under_masks_is_the_kernels():
+@pytest.mark.parametrize("name", FORWARD)
+def test_a_derivative_under_masks_is_the_kernels(name):
     x = np.ones((2**10, 256), "float16")
     mask = np.arange(256) > 3
+    backward = {"softmax": "softmax_tangent", "log_softmax": "log_softmax_cotangent"}[name]
 
     def gradient(x, **where):
-        return jax.vjp(lambda x: jax_softmax.softmax(x, **where), x)[1](x)[0]
+        return jax.vjp(lambda x: getattr(jax_softmax, name)(x, **where), x)[1](x)[0]
 
     for where, calls in (({}, 0), ({"where": mask}, 1)):
         hlo = compiled(lambda x, where=where: gradient(x, **where), x)
-        assert count_calls(hlo, "softmax_tangent") == calls
+        assert count_calls(hlo, backward) == calls
+
+
+OPERAND_READ = [  # shape, axis, dtype, request, whether the derivative may read the operand
+    ((1024, 256), 1, "float32", {}, True),
+    ((1024, 256), 1, "float32", {"implementation": "xla"}, True),
+    ((1024, 256), 1, "float32", {"implementation": "cpu"}, False),
+    ((1024, 256), 1, "float32", {"batch_invariant": True}, False),
+    ((1024, 256, 1), 1, "float32", {}, True),
+    ((1024, 256), 0, "float32", {}, False),
+    ((1024, 264), 1, "float16", {}, True),
+    ((1024, 268), 1, "float16", {}, False),
+    ((1024, 268), 1, "float16", {"dtype": "float32"}, True),
+    ((1024, 257), 1, "float32", {}, False),
+    ((64, 5000), 1, "float32", {}, False),
+    ((8, 9), 1, "float16", {}, True),
+    ((4, 4096, 3), 1, "float32", {}, False),  # XLA's code, but of the result
+]
+
+
+@pytest.mark.parametrize("case", OPERAND_READ, ids=str)
+def test_log_softmax_keeps_its_operand_only_where_xla_may_read_it(case):
+    shape, axis, dtype, request_, expected = case
+    f = functools.partial(jax_softmax.log_softmax, axis=axis, **request_)
+    x = jax.ShapeDtypeStruct(shape, dtype)
+    for derivative in (lambda x: jax.jvp(f, (x,), (x,)), lambda x: jax.vjp(f, x)[1](f(x))):
+        text = str(jax.make_jaxpr(derivative)(x))
+        (operands,) = re.findall(r"log_softmax_(?:co)?tangent\[.*?\] ([a-z ]+)", text, re.S)
+        assert len(operands.split()) == (3 if expected else 2), text
+
+
+@pytest.mark.usefixtures("cpu_has_the_rule")
+@pytest.mark.parametrize("shape", [(600, 256), (40, 5000)])
+@pytest.mark.parametrize("request_", [{}, {"implementation": "xla"}], ids=str)
+def test_derivatives_from_the_operand(request_, shape):
+    """To second order in both modes, and where what was small becomes large under vmap."""
+    f = functools.partial(jax_softmax.log_softmax, **request_)
+    x, t = 10 * np.random.default_rng(0).standard_normal((2, *shape))
+    with jax.enable_x64(True):
+        truth = functools.partial(jax.nn.log_softmax, axis=-1)
+        for derive in (
+            lambda f: lambda x, t: jax.jvp(f, (x,), (t,))[1],
+            lambda f: lambda x, t: jax.vjp(f, x)[1](t)[0],
+            lambda f: lambda x, t: jax.jvp(lambda x: jax.vjp(f, x)[1](t)[0], (x,), (t,))[1],
+            lambda f: lambda x, t: jax.vjp(lambda x: jax.jvp(f, (x,), (t,))[1], x)[1](t)[0],
+        ):
+            for dtype, tolerance in (("float32", 1e-5), ("bfloat16", 1e-2)):
+                narrow = [jnp.asarray(v, dtype) for v in (x, t)]
+                want = derive(truth)(*(v.astype("float64") for v in narrow))
+                for g in (derive(f), jax.vmap(derive(f))):
+                    error = np.abs(np.asarray(jax.jit(g)(*narrow), np.float64) - want)
+                    assert error.max() <= tolerance * np.abs(want).max()
+
+
+@pytest.mark.usefixtures("cpu_has_the_rule")
+@pytest.mark.parametrize("mode", [jax.jvp, jax.vjp], ids=lambda mode: mode.__name__)
+def test_kernels_do_not_read_an_operand_that_is_there(mode):
+    """A row alone is XLA's, many are the kernels'."""
+    f = jax_softmax.log_softmax
+
+    def derivative(x, t):
+        return jax.jvp(f, (x,), (t,))[1] if mode is jax.jvp else jax.vjp(f, x)[1](t)[0]
+
+    x = np.ones((40, 5000), np.float32)
+    assert count_calls(compiled(derivative, x[0], x[0])) == 0
+    assert count_calls(compiled(jax.vmap(derivative), x, x)) == 2
 
 
 @pytest.mark.usefixtures("cpu_has_the_rule")
