@@ -1,14 +1,15 @@
 """What `implementation=None` runs: whatever is fastest in a graph.
 
 A custom call does not fuse with its neighbours; XLA's own code does. Thresholds are measured by
-benchmarks/graph.py (benchmarks/results/h200-graph.json, h200-graph-short.json of short rows, and
-h200-graph-odd.json of rows of 16 bits that are no whole vectors) and derived from that by
+benchmarks/graph.py (benchmarks/results/h200-graph-short.json, h200-graph-long.json, h200-graph.json
+of 50,257 columns, h200-graph-odd.json of rows of 16 bits that are no whole vectors) and derived by
 choose.py, where the gain is more than a hundredth and XLA's kernel alone, in the same files, takes
-no more than two fifths longer than ours (the widest: 1.39 times, softmax's backward pass at 512
+no more than two fifths longer than ours (the most: 1.39 times, softmax's backward pass at 512
 float32 columns, where the mean over all neighbours is 1.08 times as fast). What depends on masks,
 on few or short rows and on other axes than the last is set by hand where benchmarks/survey.py's
 random problems are on either side (benchmarks/results/h200-survey.json; float64 follows the
-narrower types).
+narrower types). Float32 rows that are no whole vectors were not measured in graphs: forward alone
+XLA takes 1.2 to 2.6 times as long (benchmarks/results/h200-odd.json), so derivatives are ours.
 """
 
 import math

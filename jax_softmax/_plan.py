@@ -57,8 +57,8 @@ def plan(
         other terms have other blocks, and masks alone leave long rows of 16 bits half as large in a
         GPU's shared memory, so that it may be another strategy or a smaller cluster; along another
         axis than the last a GPU's plan is that of `"cuda:strided"`, and any other request puts
-        plain JAX around a softmax). The derivative under masks is the kernels' also where that of
-        `"softmax_tangent"` is not.
+        plain JAX around a softmax). Derivatives under masks are the kernels' also where those
+        without are not.
       device: `"cpu"`, the name of a known GPU (`"H200"`, `"A100"`, `"GTX 1080"`: none needs to be
         there), a `jax.Device`, or None for JAX's default device.
       strategy: `"auto"`, or the name of one to force, which takes the kernels.
