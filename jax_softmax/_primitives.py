@@ -96,14 +96,14 @@ def _def_jvp(primitive: Primitive, tangent: Primitive, *, of_operand: bool = Fal
     """The derivative of `primitive` is `tangent(result, t)`.
 
     With `of_operand`, that takes the operand too where XLA's code may be what runs: see
-    `_reference.log_softmax_cotangent`. Kernels do not read it, and nothing then keeps it.
+    `_reference.log_softmax_cotangent`. Kernels do not read it; it has no name to be saved by.
     """
 
     def rule(primals: Sequence[jax.Array], tangents: Sequence[Any], **params: Any) -> Any:
         y = checkpoint_name(primitive.bind(*primals, **params), RESIDUAL)
-        more = []
+        more: Sequence[jax.Array] = ()
         if of_operand and _lowering.may_be_fused(tangent.name, *primals, **params):
-            more = [checkpoint_name(x, RESIDUAL) for x in primals]
+            more = primals
         return y, _tangent(tangent, y, *tangents, *more, **params)
 
     ad.primitive_jvps[primitive] = rule

@@ -100,7 +100,8 @@ def softmax_tangent(
         return _tangent_of_any_sum(y, t, axis=axis, dtype=dtype, scale=scale)
     columns = y.shape[axis]
     is_short = isinstance(columns, int) and columns <= ONE_KERNEL
-    one_kernel = is_short and axis == y.ndim - 1 and y.dtype == jnp.float32
+    last = all(d == 1 for d in y.shape[axis + 1 :])
+    one_kernel = is_short and last and y.dtype == jnp.float32
     tangent = _tangent_of_sum_1 if one_kernel else _tangent_of_any_sum
     return tangent(y, t, axis=axis, dtype=dtype, scale=scale)
 
