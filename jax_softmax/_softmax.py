@@ -38,7 +38,7 @@ def softmax(
         bfloat16 and back, the kernels convert as they store: `softmax(x, dtype=jnp.float32)` of
         a bfloat16 `x` keeps all digits of float32 and makes no float32 copy of `x`. Other
         conversions run through XLA, in the wider dtype. The gradient has `x`'s dtype, and is
-        computed from the result as it was returned (in XLA's code, that of log-softmax from `x`).
+        computed from the result as it was returned (in XLA's code, of float32, may be from `x`).
       implementation: None for what is fastest in a graph: the native kernels, or, where there are
         none and for small arrays and short rows on a GPU, XLA's code, which fuses with its
         neighbours (`plan` tells which, and why); or `"cuda"`, `"cpu"` (this package's kernels) or
