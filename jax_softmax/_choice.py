@@ -4,16 +4,19 @@ A custom call does not fuse with its neighbours; XLA's own code does. Thresholds
 benchmarks/graph.py (benchmarks/results/h200-graph-short.json, h200-graph-long.json, h200-graph.json
 of 50,257 columns, h200-graph-odd.json of rows of 16 bits that are no whole vectors) and derived by
 choose.py, where the gain is more than a hundredth and XLA's kernel alone, in the same files, takes
-no more than two fifths longer than ours (the most: 1.39 times, softmax's backward pass at 512
-float32 columns, where the mean over all neighbours is 1.08 times as fast). What depends on masks,
-on few or short rows and on other axes than the last is set by hand where benchmarks/survey.py's
-random problems are on either side (benchmarks/results/h200-survey.json; float64 follows the
-narrower types). Float32 rows that are no whole vectors were not measured in graphs: forward alone
-XLA takes 1.2 to 2.6 times as long (benchmarks/results/h200-odd.json), so derivatives are ours.
+no more than a third longer than ours, but for softmax's backward pass in float32 (the most: 1.43
+times, at 1,024 columns; over all neighbours it is the faster one at each length). Other forms of
+that: benchmarks/results/h200-graph-forms.json. What depends on masks, on few or short rows and on
+other axes than the last is set by hand where benchmarks/survey.py's random problems are on either
+side (benchmarks/results/h200-survey.json; float64 follows the narrower types). Float32 rows that
+are no whole vectors were not measured in graphs: forward alone XLA takes 1.2 to 2.6 times as long
+(benchmarks/results/h200-odd.json), so derivatives are ours.
 """
 
 import math
 from typing import Any, NamedTuple
+
+from ._reference import ONE_KERNEL
 
 
 class Choice(NamedTuple):
@@ -97,7 +100,7 @@ RULES = {
         elements=2**17,
         terms_elements=2**20,
         terms_columns=32,
-        one_kernel=2**12,
+        one_kernel=ONE_KERNEL,
         long=2**15,
         few={
             "softmax": (Few(2**15, 8),),

@@ -75,6 +75,8 @@ PER_ROW = ("logsumexp",)  # one value for each row: the result lacks the axis
 GRADIENT = ("softmax_tangent", "log_softmax_tangent", "log_softmax_cotangent")
 # Whose result a gradient op takes as its first operand.
 RESIDUAL = {op: "softmax" if op.startswith("softmax") else "log_softmax" for op in GRADIENT}
+# What a pull-back runs.
+BACKWARD = {"softmax": "softmax_tangent", "log_softmax": "log_softmax_cotangent"}
 DTYPES = tuple(map(jnp.dtype, ("float32", "float64", "float16", "bfloat16")))
 # Those of the operands and of the result, where they differ.
 CONVERSIONS = tuple(

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from _support import bind, compiled, count_calls
-from _truth import FORWARD, GRADIENT
+from _truth import BACKWARD, FORWARD, GRADIENT
 
 import jax_softmax
 from jax_softmax import _choice, _native, plan
@@ -207,14 +207,13 @@ REQUESTS = {
 def test_a_program_follows_the_rule(name, request_):
     kwargs, by_rule = REQUESTS[request_]
     f = functools.partial(getattr(jax_softmax, name), **kwargs)
-    backward = {"softmax": "softmax_tangent", "log_softmax": "log_softmax_cotangent"}[name]
 
     def gradient(x):
         return jax.vjp(f, x)[1](x)[0]
 
     def counts(function, x):
         hlo = compiled(function, x)
-        return count_calls(hlo, name), count_calls(hlo, backward)
+        return count_calls(hlo, name), count_calls(hlo, BACKWARD[name])
 
     short, small, long = (np.ones(shape, np.float32) for shape in ((1024, 256), (8, 9), (64, 5000)))
     assert counts(lambda x: f(x), short) == ((0, 0) if by_rule else (1, 0))
@@ -249,14 +248,13 @@ def test_plain_jax_reads_a_large_residual_from_memory(op, rows, expected):
 def test_a_derivative_under_masks_is_the_kernels(name):
     x = np.ones((2**10, 256), "float16")
     mask = np.arange(256) > 3
-    backward = {"softmax": "softmax_tangent", "log_softmax": "log_softmax_cotangent"}[name]
 
     def gradient(x, **where):
         return jax.vjp(lambda x: getattr(jax_softmax, name)(x, **where), x)[1](x)[0]
 
     for where, calls in (({}, 0), ({"where": mask}, 1)):
         hlo = compiled(lambda x, where=where: gradient(x, **where), x)
-        assert count_calls(hlo, backward) == calls
+        assert count_calls(hlo, BACKWARD[name]) == calls
 
 
 OPERAND_READ = [  # shape, axis, dtype, request, whether the derivative may read the operand

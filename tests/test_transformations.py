@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from _support import MOVES, both, compiled, count_calls, device_of, operations
-from _truth import CONVERSIONS
+from _truth import BACKWARD, CONVERSIONS
 from jax import export
 from jax.test_util import check_grads
 
@@ -380,9 +380,8 @@ def named_checkpoint(f):
 def test_checkpoint_runs_one_call_forward_and_one_backward(name):
     # The value too: without it the forward pass would be dropped, and the recomputation be the one.
     hlo = compiled(jax.value_and_grad(named_checkpoint(both(name)[0])), randn(8, 128))
-    backward = {"softmax": "softmax_tangent", "log_softmax": "log_softmax_cotangent"}[name]
     assert count_calls(hlo, name) == 1
-    assert count_calls(hlo, backward) == 1
+    assert count_calls(hlo, BACKWARD[name]) == 1
     assert count_calls(hlo) == 2
 
 
