@@ -11,6 +11,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import mlir
 
 from . import _choice, _native
+from ._reference import is_sharded
 
 Reference = Callable[..., jax.Array]
 
@@ -58,7 +59,7 @@ def _lower_rows(ctx: Any, *operands: Any, primitive: Primitive, rule: Any, **par
     if (
         one_device(ctx)
         or not mesh.are_all_axes_explicit
-        or any(_is_sharded(x, d) for d in whole)
+        or any(is_sharded(x, d) for d in whole)
         # As a tangent may be that has come by another way (jax 0.10).
         or any(v.sharding.spec != aligned_spec(v, x, axis) for v in ctx.avals_in[1:])
     ):
@@ -140,7 +141,7 @@ def _lower(
     if here == "cuda" and ctx.avals_in[0].shape[params["axis"]] == 0:
         backend = "xla"  # rows without columns may still have a value each
     if backend is None and (
-        (_is_sharded(ctx.avals_in[0], params["axis"]) and not batch_invariant)
+        (is_sharded(ctx.avals_in[0], params["axis"]) and not batch_invariant)
         # On an automatic mesh nobody knows whether the axis is sharded.
         or (per_row and not one_device(ctx))
     ):
@@ -190,7 +191,7 @@ def may_be_fused(
     strategy: str,
     batch_invariant: bool | None,
 ) -> bool:
-    """Whether XLA's code is the fastest for `op` along the last axis, on some platform or asked."""
+    """Whether `op` along the last axis may become XLA's code: by some platform's rule, or asked."""
     if backend not in (None, "xla") or strategy != "auto":
         return False
     problem = op, x.shape, axis, max(x.dtype, dtype, key=lambda d: d.itemsize), dtype
@@ -220,13 +221,6 @@ def one_device(ctx: Any) -> bool:
     if hasattr(context, "mesh"):
         return set(context.mesh.axis_names) == set(context.manual_axes)
     return getattr(context, "num_devices", None) == 1
-
-
-def _is_sharded(x: Any, axis: int) -> bool:
-    """Whether an explicit mesh shards that axis of the abstract value."""
-    names = x.sharding.spec[axis]
-    names = (names,) if isinstance(names, str) else names or ()
-    return math.prod(x.sharding.mesh.shape[name] for name in names) > 1
 
 
 def _call(

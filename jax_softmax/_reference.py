@@ -6,6 +6,7 @@ operands may each have another; the widest of them all is computed in, or float3
 """
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -20,6 +21,13 @@ def compute_dtype(*dtypes: Any) -> Any:
     """The widest of `dtypes`, which are all real or all complex, and at least float32."""
     float32 = jnp.dtype("float32")
     return max((float32 if d.itemsize < 4 else d for d in dtypes), key=lambda d: d.itemsize)
+
+
+def is_sharded(x: Any, axis: int) -> bool:
+    """Whether an explicit mesh shards that axis of the abstract value."""
+    names = x.sharding.spec[axis]
+    names = (names,) if isinstance(names, str) else names or ()
+    return math.prod(x.sharding.mesh.shape[name] for name in names) > 1
 
 
 def _in_compute_dtype(f: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
@@ -104,7 +112,8 @@ def softmax_tangent(
     columns = y.shape[axis]
     is_short = isinstance(columns, int) and columns <= ONE_KERNEL
     last = all(d == 1 for d in y.shape[axis + 1 :])
-    one_kernel = is_short and last and y.dtype == jnp.float32
+    one_device = not is_sharded(jax.typeof(y), axis)  # a sum more is one more that devices exchange
+    one_kernel = is_short and last and one_device and y.dtype == jnp.float32
     tangent = _tangent_of_sum_1 if one_kernel else _tangent_of_any_sum
     return tangent(y, t, axis=axis, dtype=dtype, scale=scale)
 
@@ -127,7 +136,7 @@ def log_softmax_tangent(
     """With `x`, of which `y` is the log-softmax: see `log_softmax_cotangent`."""
     if x is None:
         return _tangent_at_result(_from_memory(y), t, axis=axis, dtype=dtype)
-    return _tangent_at_logits(_logits(x, y), t, axis=axis, dtype=dtype)
+    return _tangent_at_logits(_logits(x, y, axis), t, axis=axis, dtype=dtype)
 
 
 def log_softmax_cotangent(
@@ -141,18 +150,20 @@ def log_softmax_cotangent(
     """
     if x is None:
         return _cotangent_at_result(_from_memory(y), g, axis=axis, dtype=dtype)
-    return _cotangent_at_logits(_logits(x, y), g, axis=axis, dtype=dtype)
+    return _cotangent_at_logits(_logits(x, y, axis), g, axis=axis, dtype=dtype)
 
 
-def _logits(x: jax.Array, y: jax.Array) -> jax.Array:
+def _logits(x: jax.Array, y: jax.Array, axis: int) -> jax.Array:
     """What `y` is the log-softmax of: `x`, or `y` itself.
 
     That where both have 16 bits, as XLA would store the exponentials of `x` in float32 for both
     passes, if a sum of squares follows: 186 us, not 101 (131,072 rows of 256 columns, H200,
-    2026-11).
+    2026-11). Of `x`, devices that share rows have exchanged the maximum and the sum already.
     """
     narrow = x.dtype.itemsize == y.dtype.itemsize == 2
-    return jax.lax.optimization_barrier(y) if narrow and not _is_small(y) else x
+    if not narrow or _is_small(y) or is_sharded(jax.typeof(x), axis):
+        return x
+    return jax.lax.optimization_barrier(y)
 
 
 def _from_memory(y: jax.Array) -> jax.Array:

@@ -110,10 +110,14 @@ def compiled(f, *args) -> str:
     return jax.jit(f).lower(*args).compile().as_text()
 
 
-def operations(hlo: str) -> set[str]:
-    """The kinds of instruction in a program, inside its fusions too."""
+def instructions(hlo: str) -> list[str]:
+    """The kind of every instruction in a program, inside its fusions too."""
     instruction = r"^ *(?:ROOT )?%\S+ = (?:\(.*?\)|\S+) ([a-z][a-z0-9-]*)\("
-    return {name.removesuffix("-start") for name in re.findall(instruction, hlo, re.M)}
+    return [name.removesuffix("-start") for name in re.findall(instruction, hlo, re.M)]
+
+
+def operations(hlo: str) -> set[str]:
+    return set(instructions(hlo))
 
 
 def count_calls(hlo: str, op: str | None = None) -> int:

@@ -7,7 +7,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from _support import COLLECTIVES, bind, both, compiled, count_calls, native_module, operations
+from _support import (
+    COLLECTIVES,
+    bind,
+    both,
+    compiled,
+    count_calls,
+    instructions,
+    native_module,
+    operations,
+)
 from _truth import CONVERSIONS
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
@@ -246,6 +255,24 @@ def test_a_sharded_softmax_axis(name, mode, axis_type, spec, masked, batch_invar
                 assert operations(hlo) & COLLECTIVES == {"all-reduce"}
             assert got.sharding.is_equivalent_to(args[0].sharding, 3)
     np.testing.assert_allclose(got, reference(*operands), rtol=1e-5, atol=1e-6)
+
+
+@each_name
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("rows", [8, 1024])  # few elements, and many
+def test_a_gradient_over_a_sharded_axis_exchanges_no_more_than_jax_nns(
+    name, dtype, rows, make_mesh
+):
+    def exchanges(f):
+        def gradient(x, t):
+            return jax.vjp(f, x)[1](t)[0]
+
+        return instructions(compiled(gradient, x, x)).count("all-reduce")
+
+    mesh = make_mesh(AxisType.Explicit)
+    with jax.set_mesh(mesh):
+        x = jax.device_put(np.ones((rows, 1024), dtype), NamedSharding(mesh, P(None, "a")))
+        assert 0 < exchanges(getattr(jax_softmax, name)) <= exchanges(getattr(jax.nn, name))
 
 
 @each_name
