@@ -271,6 +271,7 @@ constexpr int MaskedBlockThreads(int elements, int element_bytes, bool keeps) {
 
 inline constexpr int kTileThreads = 128;
 inline constexpr int kTileBytes = 16 * 1024;   // of inputs; of each where these are few rows
+inline constexpr int kTilesResident = 4;       // on a multiprocessor, of rows that are few
 inline constexpr int kTileElements = 16;       // of a lane, before a row gets twice as many
 inline constexpr int kTileShareElements = 20;  // but rather so many than half of them
 // A lane's places are multiples of this, so that few of them stay empty.
@@ -412,8 +413,14 @@ inline constexpr int kPanelFewestSlices = 2;
 // panels of 2, 3, 4 and 6 vectors, and at 0.95, 0.97, 0.69 and 0.97 in tiles: see
 // benchmarks/results/h200-interleaved.json.
 constexpr int64_t PanelVectors(int64_t columns) {
-  return columns <= 8 ? kMaxGrid : columns <= 16 ? 16 : columns <= 64 ? 8 : columns <= 128 ? 4 : 2;
+  return columns <= 16 ? 16 : columns <= 64 ? 8 : columns <= 128 ? 4 : 2;
 }
+// Of 5 to 8 columns, where neighbours together, of each input, are more bytes than this: softmax of
+// [1000, 8, 2048] and [65, 8, 2048] in bf16 took 29.7 and 7.9 us in tiles and 23.2 and 3.4 in
+// panels, of [1000, 8, 512] in float32 9.2 and 11.3; the tangent of that 16.1 and 12.7
+// (benchmarks/results/h200-small.json).
+inline constexpr int kPanelFewest = 5, kPanelFew = 8;
+constexpr int64_t PanelFewBytes(int inputs) { return (inputs == 1 ? 16 : 4) * 1024; }
 inline constexpr int64_t kPanelVectors = 4;
 inline constexpr int kPanelFull = 7, kPanelFullest = 8;
 
@@ -681,11 +688,18 @@ constexpr Plan TilePlan(const Problem& p, const Device& device, Plan plan) {
   int64_t unit = 1;
   while (unit * panel % plan.vector != 0) unit *= 2;
   const int64_t unit_bytes = unit * panel * SizeOf(p.dtype) * p.inputs;
-  const int64_t fill = CeilDiv(p.rows.outer, int64_t{unit} * device.multiprocessors);
+  // Fewer where they are few: as many as a block takes at a time, for each multiprocessor, or what
+  // gives each kTilesResident blocks. With one block each, softmax of 7,317 rows of 116 bf16
+  // columns took 3.7 us and takes 2.4, of 160,000 of 5 columns 4.2 and 2.4
+  // (benchmarks/results/h200-small.json).
+  const int64_t at_a_time = kTileThreads / plan.lanes_per_row;
+  const auto share_of = [&](int64_t blocks) { return CeilDiv(p.rows.outer, unit * blocks); };
+  const int64_t fill =
+      std::max(std::min(share_of(device.multiprocessors), CeilDiv(at_a_time, unit * inner)),
+               share_of(int64_t{device.multiprocessors} * kTilesResident));
   const auto panels_of = [&](int64_t bytes) {
     return unit * std::clamp<int64_t>(bytes / unit_bytes, 1, std::max<int64_t>(fill, 1));
   };
-  const int64_t at_a_time = kTileThreads / plan.lanes_per_row;
   int64_t panels = panels_of(kTileBytes);
   if (interleaved) {
     // More, where the last of the block's rounds would leave an eighth of them all to nothing: of
@@ -993,8 +1007,12 @@ constexpr bool PrefersTile(const Problem& p) {
 constexpr bool PrefersPanel(const Problem& p, const Device& device) {
   const auto& [outer, columns, inner] = p.rows;
   const int64_t vectors = inner / VectorOf(p);
-  if (inner % VectorOf(p) != 0 || vectors < PanelVectors(columns)) return false;
   const int bytes = SizeOf(p.dtype);
+  if (inner % VectorOf(p) != 0) return false;
+  if (columns <= kPanelFew) {
+    return columns >= kPanelFewest && columns * inner * bytes > PanelFewBytes(p.inputs);
+  }
+  if (vectors < PanelVectors(columns)) return false;
   const bool few = vectors < kPanelVectors;
   const int conflicts = InterleavedConflicts(p.rows, bytes, InterleavedElements(p.rows, bytes));
   const bool fit = columns * inner * bytes * p.inputs <= (few ? kTileMostBytes : 2 * kTileBytes);

@@ -48,6 +48,11 @@ class Rule(NamedTuple):
     panel_bytes: int  # the most of all inputs, of four whole vectors side by side
     streamed_columns: int  # the most that a few threads may read once, for a value each row
     rows_twice: int  # the fewest rows that keep the device busy when they are read twice
+    # Too little for blocks to share out (benchmarks/results/h200-small.json): of values each row,
+    # where neighbours are no whole vectors; fewer vectors of neighbours than these, of rows that
+    # blocks keep, of more than streamed_columns.
+    few_values: Few
+    panel_vectors: int
 
     elements: int  # up to which a launch is all that an op costs
     terms_elements: int  # the same with masks or other terms, of rows that are one kernel to XLA
@@ -58,6 +63,10 @@ class Rule(NamedTuple):
     # By family, or of what is converted: the most columns along another axis that XLA unrolls.
     interleaved: dict[str, int]
     odd: range  # columns, of which 16-bit rows that are no whole vectors are the kernels' again
+    # The most elements of rows of so many of these columns or more, forward, that are XLA's all the
+    # same: a warp has several rows, and few have any (benchmarks/results/h200-small.json).
+    odd_elements: int
+    odd_columns: int
     # (op, bytes of the widest element): columns up to which XLA's one kernel is the faster one in
     # geometric mean over all neighbours.
     columns: dict[tuple[str, int], int]
@@ -97,6 +106,8 @@ RULES = {
         panel_bytes=225 * 2**10,
         streamed_columns=2**11,
         rows_twice=2**14,
+        few_values=Few(2**9, 2**10),
+        panel_vectors=2**6,
         elements=2**17,
         terms_elements=2**20,
         terms_columns=32,
@@ -109,6 +120,8 @@ RULES = {
         },
         interleaved={"softmax": 4, "logsumexp": 8, "conversion": 8},
         odd=range(5, 2**11),
+        odd_elements=2**20,
+        odd_columns=2**9,
         columns={
             ("softmax", 2): 4096,
             ("softmax", 4): 4096,
@@ -151,9 +164,14 @@ def keeps_neighbours(
     if inner == vector and (columns > rule.slab_columns or dtype != output_dtype):
         return False  # the kernel that keeps them has nothing to do for most of its threads
     if FAMILY[op] == "logsumexp":
+        few = columns >= rule.few_values.columns and rows <= rule.few_values.rows
+        if few and inner % vector != 0:
+            return False
         return columns <= rule.streamed_columns or rows >= rule.rows_twice
     inputs = 1 if op in ("softmax", "log_softmax") else 2
     if inner % vector == 0:
+        if columns > rule.streamed_columns and rows < rule.panel_vectors * vector:
+            return False
         fits = columns * 4 * 16 * inputs <= rule.panel_bytes
         return fits or (inputs == 1 and rows >= rule.rows_twice)
     if columns > rule.slab_columns or dtype != output_dtype:
@@ -217,6 +235,9 @@ def choose(
         return Choice(platform, f"rows of more than {most}")
     read_singly = (width == 2 and columns in rule.odd) or (op, width) in rule.whole
     if read_singly and columns * width % 16 != 0:
+        few = columns >= rule.odd_columns and elements <= rule.odd_elements
+        if few and op in ("softmax", "log_softmax"):
+            return Choice("xla", f"at most {rule.odd_elements} elements of rows for a warp each")
         return Choice(platform, "rows that are no whole vectors: XLA reads them singly")
     return Choice("xla", f"rows of at most {most}: one kernel that fuses with its neighbours")
 

@@ -115,6 +115,23 @@ def test_few_neighbours_go_to_tiles(columns, vectors):
     assert chosen(8 * vectors).rows_per_block <= max(8 * vectors, 32)
 
 
+@pytest.mark.parametrize("op, inner", [("softmax", 1024), ("softmax_tangent", 256)])
+def test_few_columns_of_many_neighbours_go_to_panels(op, inner):
+    def chosen(columns, inner):
+        return plan((1000, columns, inner), "bfloat16", 1, op, device="H200").strategy
+
+    assert [chosen(8, n) for n in (inner, inner + 8)] == ["tile", "panel"]
+    assert [chosen(n, 2 * inner) for n in (4, 5)] == ["tile", "panel"]
+
+
+@pytest.mark.parametrize("rows, least", [(7317, 400), (100_000, 528)])
+def test_few_rows_are_shared_out_in_small_tiles(rows, least):
+    """Several to a multiprocessor, each with work for all of its threads at a time."""
+    p = plan((rows, 116), "bfloat16", device="H200", strategy="tile")
+    assert p.blocks >= least
+    assert p.rows_per_block >= p.threads // p.lanes_per_row
+
+
 def test_neighbours_that_fill_a_panel_badly_go_to_tiles():
     def chosen(columns, vectors, op="softmax"):
         return plan((1000, columns, 8 * vectors), "bfloat16", 1, op, device="H200").strategy
