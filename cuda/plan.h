@@ -614,7 +614,8 @@ constexpr int BankConflicts(int groups, First first, int lanes, int64_t step, in
 }
 
 constexpr int InterleavedConflicts(const Rows& rows, int element_bytes, int elements) {
-  const int lanes = static_cast<int>(PowerOfTwoFrom(CeilDiv(rows.columns, elements)));
+  const int lanes = static_cast<int>(
+      std::min<int64_t>(PowerOfTwoFrom(CeilDiv(rows.columns, elements)), kWarpLanes));
   const auto first = [&](int row) {
     return row / rows.inner * rows.columns * rows.inner + row % rows.inner;
   };
@@ -688,15 +689,18 @@ constexpr Plan TilePlan(const Problem& p, const Device& device, Plan plan) {
   int64_t unit = 1;
   while (unit * panel % plan.vector != 0) unit *= 2;
   const int64_t unit_bytes = unit * panel * SizeOf(p.dtype) * p.inputs;
-  // Fewer where they are few: as many as a block takes at a time, for each multiprocessor, or what
-  // gives each kTilesResident blocks. With one block each, softmax of 7,317 rows of 116 bf16
-  // columns took 3.7 us and takes 2.4, of 160,000 of 5 columns 4.2 and 2.4
-  // (benchmarks/results/h200-small.json).
+  // Fewer where they are few: as many as a block takes at a time, for each multiprocessor, or whole
+  // rounds of these that give each kTilesResident blocks. With one block each, softmax of 7,317
+  // rows of 116 bf16 columns took 3.7 us and takes 2.4, of 160,000 of 5 columns 4.2 and 2.4
+  // (benchmarks/results/h200-small.json; with terms: not measured).
   const int64_t at_a_time = kTileThreads / plan.lanes_per_row;
+  const int64_t round_units = std::max<int64_t>(at_a_time / (unit * inner), 1);
   const auto share_of = [&](int64_t blocks) { return CeilDiv(p.rows.outer, unit * blocks); };
+  const int64_t share = share_of(device.multiprocessors);
+  const int64_t rounds_share =
+      share_of(int64_t{device.multiprocessors} * kTilesResident) / round_units * round_units;
   const int64_t fill =
-      std::max(std::min(share_of(device.multiprocessors), CeilDiv(at_a_time, unit * inner)),
-               share_of(int64_t{device.multiprocessors} * kTilesResident));
+      TakesTerms(p.op) ? share : std::max(std::min(share, round_units), rounds_share);
   const auto panels_of = [&](int64_t bytes) {
     return unit * std::clamp<int64_t>(bytes / unit_bytes, 1, std::max<int64_t>(fill, 1));
   };
@@ -1009,8 +1013,15 @@ constexpr bool PrefersPanel(const Problem& p, const Device& device) {
   const int64_t vectors = inner / VectorOf(p);
   const int bytes = SizeOf(p.dtype);
   if (inner % VectorOf(p) != 0) return false;
+  const auto fills_panels = [&] {
+    const Plan panel = PanelPlan(p, device, Plan{.vector = VectorOf(p)});
+    if (panel.refusal != nullptr) return false;
+    const int64_t places = CeilDiv(inner, panel.rows_per_block) * panel.rows_per_block;
+    return inner * kPanelFullest >= places * kPanelFull;
+  };
   if (columns <= kPanelFew) {
-    return columns >= kPanelFewest && columns * inner * bytes > PanelFewBytes(p.inputs);
+    const bool many = columns * inner * bytes > PanelFewBytes(p.inputs);
+    return columns >= kPanelFewest && many && fills_panels();
   }
   if (vectors < PanelVectors(columns)) return false;
   const bool few = vectors < kPanelVectors;
@@ -1018,10 +1029,7 @@ constexpr bool PrefersPanel(const Problem& p, const Device& device) {
   const bool fit = columns * inner * bytes * p.inputs <= (few ? kTileMostBytes : 2 * kTileBytes);
   if (!fit || conflicts > bytes * (few && p.inputs == 1 ? 2 : 1)) return true;
   if (few || p.inputs == 2) return !few;
-  const Plan panel = PanelPlan(p, device, Plan{.vector = VectorOf(p)});
-  if (panel.refusal != nullptr) return false;
-  const int64_t places = CeilDiv(inner, panel.rows_per_block) * panel.rows_per_block;
-  return inner * kPanelFullest >= places * kPanelFull;
+  return fills_panels();
 }
 
 // The strategies in order of preference.

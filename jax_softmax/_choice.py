@@ -5,8 +5,8 @@ benchmarks/graph.py (benchmarks/results/h200-graph-short.json, h200-graph-long.j
 of 50,257 columns, h200-graph-odd.json of rows of 16 bits that are no whole vectors) and derived by
 choose.py, where the gain is more than a hundredth and XLA's kernel alone, in the same files, takes
 no more than a third longer than ours, but for softmax's backward pass in float32 (the most: 1.43
-times, at 1,024 columns; over all neighbours it is the faster one at each length). Other forms of
-that: benchmarks/results/h200-graph-forms.json. What depends on masks, on few or short rows and on
+times, at 1,024 columns; over all neighbours it is the faster one at each length; other forms of
+that: benchmarks/results/h200-graph-forms.json). What depends on masks, on few or short rows and on
 other axes than the last is set by hand where benchmarks/survey.py's random problems are on either
 side (benchmarks/results/h200-survey.json; float64 follows the narrower types). Float32 rows that
 are no whole vectors were not measured in graphs: forward alone XLA takes 1.2 to 2.6 times as long
@@ -62,6 +62,10 @@ class Rule(NamedTuple):
     few: dict[str, tuple[Few, ...]]  # by family
     # By family, or of what is converted: the most columns along another axis that XLA unrolls.
     interleaved: dict[str, int]
+    # The most columns along another axis, and elements, of derivatives that are XLA's single kernel
+    # (softmax's, benchmarks/results/h200-small.json: 0.66 to 0.79 of the time).
+    narrow_columns: int
+    narrow_elements: int
     odd: range  # columns, of which 16-bit rows that are no whole vectors are the kernels' again
     # The most elements of rows of so many of these columns or more, forward, that are XLA's all the
     # same: a warp has several rows, and few have any (benchmarks/results/h200-small.json).
@@ -119,6 +123,8 @@ RULES = {
             "terms": (Few(2**14, 12),),
         },
         interleaved={"softmax": 4, "logsumexp": 8, "conversion": 8},
+        narrow_columns=8,
+        narrow_elements=2**20,
         odd=range(5, 2**11),
         odd_elements=2**20,
         odd_columns=2**9,
@@ -253,6 +259,10 @@ def _why_not_interleaved(
     unrolled = rule.interleaved.get("conversion" if converts else family, 0)
     if shape[axis] <= unrolled:
         return f"at most {unrolled} columns along another axis, which XLA unrolls"
+    derivative = family == "softmax" and op not in ("softmax", "log_softmax")
+    narrow = shape[axis] <= rule.narrow_columns and math.prod(shape) <= rule.narrow_elements
+    if derivative and narrow:
+        return f"at most {rule.narrow_elements} elements of {rule.narrow_columns} columns"
     known = family in ("softmax", "logsumexp") and dtype.itemsize < 8
     if known and not keeps_neighbours(op, shape, axis, dtype, output_dtype, rule):
         return "rows along another axis that a block cannot keep are read twice"

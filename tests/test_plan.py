@@ -120,11 +120,24 @@ def test_few_columns_of_many_neighbours_go_to_panels(op, inner):
     def chosen(columns, inner):
         return plan((1000, columns, inner), "bfloat16", 1, op, device="H200").strategy
 
-    assert [chosen(8, n) for n in (inner, inner + 8)] == ["tile", "panel"]
+    assert [chosen(8, n) for n in (inner, 2 * inner)] == ["tile", "panel"]
     assert [chosen(n, 2 * inner) for n in (4, 5)] == ["tile", "panel"]
+    assert op == "softmax" or chosen(8, 264) == "tile"  # a third of its panels would be empty
 
 
-@pytest.mark.parametrize("rows, least", [(7317, 400), (100_000, 528)])
+def test_the_last_round_of_a_small_interleaved_tile_is_a_full_one():
+    for shape, dtype in (((1447, 16, 21), "bfloat16"), ((21_795, 7, 3), "float32")):
+        p = plan(shape, dtype, 1, device="H200", strategy="tile")
+        at_a_time = p.threads // p.lanes_per_row
+        rounds = -(-p.rows_per_block // at_a_time)
+        assert p.rows_per_block >= 0.9 * rounds * at_a_time
+
+
+def test_a_row_longer_than_an_int_has_a_plan():
+    assert plan((2**37, 8), "float32", 0, device="H200").strategy == "strided"
+
+
+@pytest.mark.parametrize("rows, least", [(7317, 400), (20_000, 528)])
 def test_few_rows_are_shared_out_in_small_tiles(rows, least):
     """Several to a multiprocessor, each with work for all of its threads at a time."""
     p = plan((rows, 116), "bfloat16", device="H200", strategy="tile")

@@ -260,7 +260,7 @@ def test_a_sharded_softmax_axis(name, mode, axis_type, spec, masked, batch_invar
 @each_name
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("rows", [8, 1024])  # few elements, and many
-def test_a_gradient_over_a_sharded_axis_exchanges_no_more_than_jax_nns(
+def test_over_an_explicit_meshs_axis_a_gradient_exchanges_no_more_than_jax_nns(
     name, dtype, rows, make_mesh
 ):
     def exchanges(f):
