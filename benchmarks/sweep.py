@@ -6,8 +6,8 @@ For each row length, dtype, op and direction, the strategies that `plan` accepts
 turn; a result is checked before it is timed. Fractions are of the run's copy limit, in ideal
 traffic (see run.py). At the end: where the plan's choice is more than 3 % slower than the best.
 With --inner N, the softmax axis has N neighbours behind it in memory. With --rows, as many rows are
-timed in place of as many elements, and the plan is one that may depend on their number. Exits with
-1 if a case failed.
+timed in place of as many elements, and the plan is one that may depend on their number. --xla adds
+plain JAX, which a rule may choose instead. Exits with 1 if a case failed.
 """
 
 import argparse
@@ -77,6 +77,9 @@ def measure(
                 calls[strategy] = call
             except Exception as error:
                 errors[strategy] = f"{type(error).__name__}: {error}"[:200]
+    ran = [name for name in calls if name != "copy"]
+    if args.xla:
+        calls["xla"] = forced(direction, "xla", *operands)
     plan = jax_softmax.plan(case.shape, dtype, case.axis, primitive, batch_invariant=invariant)
     if plan.strategy not in calls:
         raise RuntimeError(f"the plan's choice fails: {errors[plan.strategy]}")
@@ -85,7 +88,7 @@ def measure(
     speeds = {name: size / timing.microseconds / 1e6 for name, timing in timings.items()}
     copied = 2 * calls["copy"].args[0].nbytes / timings["copy"].microseconds / 1e6
     del speeds["copy"]
-    best = max(speeds, key=speeds.__getitem__)
+    best = max(ran, key=speeds.__getitem__)
     entry = {"copy_tb_per_s": copied, "tb_per_s": speeds, "chosen": plan.strategy, "best": best}
     entry["loss"] = speeds[best] / speeds[plan.strategy] - 1
     return entry | ({"errors": errors} if errors else {})
@@ -144,6 +147,7 @@ def main() -> int:
     add_timing(parser, COLUMNS)
     parser.add_argument("--rows", type=numbers, help="numbers of rows")
     parser.add_argument("--inner", type=int, default=1, help="neighbours behind the softmax axis")
+    parser.add_argument("--xla", action="store_true", help="time plain JAX too")
     args = parser.parse_args()
     platform = start_jax(args)
     header = environment(platform) | {"suite": "sweep", "timer": TIMERS[platform].__name__}
