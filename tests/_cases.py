@@ -85,7 +85,7 @@ def problems(
     inner = [((3, n, i), 1) for i in INNER for n in INNER_LENGTHS]
     few = [((7, LARGE[backend]), 1)]
     many = [((5003, 17), 1), ((1009, 640), 1), ((1009, 9, 3), 1)]
-    many += [((3, 2050, 8), 1), ((2, 5003, 40), 1), ((2, 3001, 33), 1)]
+    many += [((3, 2050, 8), 1), ((2, 5003, 40), 1), ((2, 3001, 33), 1), ((17, 6, 2064), 1)]
     found = [
         (shape, axis)
         for shape, axis in (*last, *inner, *few, *many)
