@@ -8,9 +8,9 @@ no more than a third longer than ours, but for softmax's backward pass in float3
 times, at 1,024 columns; over all neighbours it is the faster one at each length; other forms of
 that: benchmarks/results/h200-graph-forms.json). What depends on masks, on few or short rows and on
 other axes than the last is set by hand where benchmarks/survey.py's random problems are on either
-side (benchmarks/results/h200-survey.json; float64 follows the narrower types). Float32 rows that
-are no whole vectors were not measured in graphs: forward alone XLA takes 1.2 to 2.6 times as long
-(benchmarks/results/h200-odd.json), so derivatives are ours.
+side (benchmarks/results/h200-survey.json and h200-survey-11.json; float64 follows the narrower
+types). Float32 rows that are no whole vectors were not measured in graphs: forward alone XLA takes
+1.2 to 2.6 times as long (benchmarks/results/h200-odd.json), so derivatives are ours.
 """
 
 import math
@@ -82,10 +82,11 @@ class Rule(NamedTuple):
 # gradient at 2 columns 0.5-1.0 of XLA's speed, at 3 1.3-1.6; absmax at 8 0.8-1.6, at 10 1.7-2.6).
 SHORT_ROWS = {("cpu", "cross_entropy_gradient"): 2, ("cpu", "absmax"): 8}
 
+# Those of softmax's family that read one operand; the others are derivatives, and read two.
+FORWARD = ("softmax", "log_softmax")
 FAMILIES = {
     "softmax": (
-        "softmax",
-        "log_softmax",
+        *FORWARD,
         "softmax_tangent",
         "log_softmax_tangent",
         "log_softmax_cotangent",
@@ -174,7 +175,7 @@ def keeps_neighbours(
         if few and inner % vector != 0:
             return False
         return columns <= rule.streamed_columns or rows >= rule.rows_twice
-    inputs = 1 if op in ("softmax", "log_softmax") else 2
+    inputs = 1 if op in FORWARD else 2
     if inner % vector == 0:
         if columns > rule.streamed_columns and rows < rule.panel_vectors * vector:
             return False
@@ -242,7 +243,7 @@ def choose(
     read_singly = (width == 2 and columns in rule.odd) or (op, width) in rule.whole
     if read_singly and columns * width % 16 != 0:
         few = columns >= rule.odd_columns and elements <= rule.odd_elements
-        if few and op in ("softmax", "log_softmax"):
+        if few and op in FORWARD:
             return Choice("xla", f"at most {rule.odd_elements} elements of rows for a warp each")
         return Choice(platform, "rows that are no whole vectors: XLA reads them singly")
     return Choice("xla", f"rows of at most {most}: one kernel that fuses with its neighbours")
@@ -259,7 +260,7 @@ def _why_not_interleaved(
     unrolled = rule.interleaved.get("conversion" if converts else family, 0)
     if shape[axis] <= unrolled:
         return f"at most {unrolled} columns along another axis, which XLA unrolls"
-    derivative = family == "softmax" and op not in ("softmax", "log_softmax")
+    derivative = family == "softmax" and op not in FORWARD
     narrow = shape[axis] <= rule.narrow_columns and math.prod(shape) <= rule.narrow_elements
     if derivative and narrow:
         return f"at most {rule.narrow_elements} elements of {rule.narrow_columns} columns"
