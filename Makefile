@@ -13,7 +13,7 @@ WITHOUT_GPU = $(if $(SETTINGS)$(JAX_SOFTMAX_CUDA)$(shell nvidia-smi -L 2> /dev/n
 PYTEST = $(BIN)/python -m pytest -n 2
 
 # What tools/smoke.py runs.
-SMOKE = warp registers tile block cluster split stream panel strided others
+SMOKE = warp registers tile block ring cluster split stream panel strided others
 
 # Where bench-all writes, and the seconds after which each of its suites stops cleanly.
 RESULTS ?= build/results

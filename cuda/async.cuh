@@ -17,11 +17,16 @@ __device__ __forceinline__ unsigned SharedAddress(const void* place) {
 // In shared memory. Its phases are awaited by turns, as parity 0, 1, 0, …
 class ByteBarrier {
  public:
-  // By one thread, before any other's first use: see PublishBarriers.
-  __device__ __forceinline__ void Init() {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(Address()) : "memory");
+  // By one thread, before any other's first use: see PublishBarriers. A phase takes so many
+  // arrivals.
+  __device__ __forceinline__ void Init(int arrivals = 1) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(Address()), "r"(arrivals)
+                 : "memory");
   }
-  // By one thread, once per phase: it ends when so many bytes have come.
+  __device__ __forceinline__ void Arrive() {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(Address()) : "memory");
+  }
+  // An arrival, after which the phase ends when so many bytes have come too.
   __device__ __forceinline__ void Expect(unsigned bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(Address()),
                  "r"(bytes)

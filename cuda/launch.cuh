@@ -10,6 +10,7 @@
 #include "strategies/cluster.cuh"
 #include "strategies/panel.cuh"
 #include "strategies/registers.cuh"
+#include "strategies/ring.cuh"
 #include "strategies/split.cuh"
 #include "strategies/stream.cuh"
 #include "strategies/strided.cuh"
@@ -53,6 +54,11 @@ cudaError_t LaunchKernel(void (*kernel)(Args...), const Plan& plan, cudaStream_t
   if (plan.overlaps) {
     attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attribute.val.programmaticStreamSerializationAllowed = 1;
+    config.numAttrs = 1;
+  }
+  if (plan.together) {
+    attribute.id = cudaLaunchAttributeCooperative;
+    attribute.val.cooperative = 1;
     config.numAttrs = 1;
   }
   if (plan.cluster_blocks > 1) {
@@ -286,19 +292,25 @@ cudaError_t Run(const Call& call, cudaStream_t stream, int* resident) {
           switch (plan.strategy) {
             case Strategy::kBlock:
               return launch(BlockKernel<Op, Load, Store, kVector, kWhole>);
+            case Strategy::kRing:
+              if constexpr (!kPerRow<Op>) {
+                RingShape shape = RingShapeOf(call.problem);
+                shape.places = plan.places;
+                if (resident == nullptr) {
+                  const int64_t bytes = kRingQueueBytes + rows.outer * RingNotesBytes(call.problem);
+                  const cudaError_t status = cudaMemsetAsync(call.workspace, 0xff, bytes, stream);
+                  if (status != cudaSuccess) return status;
+                }
+                return launch(RingKernel<Op, Load, Store, kVector, kWhole>, shape, Zeros{},
+                              call.workspace);
+              }
+              return cudaErrorInvalidValue;
             case Strategy::kCluster:
               if constexpr (!kPerRow<Op>) {
-                constexpr auto packs_of = [](int size) {
-                  return ClusterPacks(sizeof(In), !std::is_same_v<In, Out>, Op::kInputs, size);
-                };
-                return WithConstant<packs_of(kClusterPacks[0]), packs_of(kClusterPacks[1]),
-                                    packs_of(kClusterPacks[2])>(
-                    plan.count_per_lane, [&](auto packs) {
-                      const int64_t all = PacksPerRow(rows.columns, kVector);
-                      return launch_queue(ClusterKernel<Op, Load, Store, kVector, kWhole, packs>,
-                                          static_cast<int>(CeilDiv(all, plan.cluster_blocks)),
-                                          Zeros{});
-                    });
+                constexpr int kPacks = ClusterPacks(sizeof(In), Op::kInputs);
+                const int64_t all = PacksPerRow(rows.columns, kVector);
+                return launch_queue(ClusterKernel<Op, Load, Store, kVector, kWhole, kPacks>,
+                                    static_cast<int>(CeilDiv(all, plan.cluster_blocks)), Zeros{});
               }
               return cudaErrorInvalidValue;
             case Strategy::kSplit: {

@@ -128,14 +128,16 @@ enum class Strategy {
   kRegisters,
   kTile,
   kBlock,
+  kRing,
   kCluster,
   kSplit,
   kStream,
   kPanel,
   kStrided
 };
-inline constexpr std::array<std::string_view, 10> kStrategyNames = {
-    "auto", "warp", "registers", "tile", "block", "cluster", "split", "stream", "panel", "strided"};
+inline constexpr std::array<std::string_view, 11> kStrategyNames = {
+    "auto",    "warp",  "registers", "tile",  "block",  "ring",
+    "cluster", "split", "stream",    "panel", "strided"};
 
 constexpr std::optional<Strategy> StrategyNamed(std::string_view name) {
   return Named<Strategy>(kStrategyNames, name);
@@ -149,6 +151,8 @@ struct Plan {
   int lanes_per_row = 0;       // threads that share a row
   bool overlaps = false;       // its second kernel may start before the first ends (split)
   bool queues = false;         // rows go to the next block or cluster that is free
+  bool together = false;       // all blocks start at once or none (ring)
+  int places = 0;              // for parts of rows, of a block (ring)
   int64_t rows_per_block = 0;  // at a time; in a cluster, the blocks' together
   int rows_apart = 1;          // of those that a warp takes side by side (tile)
   int vector = 1;              // elements per access
@@ -314,7 +318,8 @@ constexpr std::span<const int> BlockThreads(int compute_bytes) {
   return kBlockThreads;
 }
 // Of all inputs' rows, in a block's shared memory: with more, too few blocks are resident to
-// overlap one's arithmetic with another's copies, and clusters are faster.
+// overlap one's arithmetic with another's copies, and a ring is faster
+// (benchmarks/results/h200-ring-strategies.json).
 constexpr int64_t BlockRowBytes(int inputs) { return (inputs == 1 ? 112 : 192) * 1024; }
 
 // Of logits with terms: the registers of four blocks on a multiprocessor leave a thread 64, for the
@@ -332,32 +337,57 @@ inline constexpr int64_t kTermsBytes = 72 * 1024;
 // Larger clusters are slower than reading a row twice.
 inline constexpr int kTermsClusterBlocks = 8;
 
-// In float64, the most for blocks or clusters: its exponentials want threads that others' copies do
-// not keep waiting. Softmax and log-softmax of 32,768 columns ran at 0.46 and 0.41 of the copy
-// limit in clusters and at 0.54 and 0.60 by stream, log-softmax's cotangent of 65,536 at 0.71 and
-// 0.85 (the same file).
-constexpr int64_t WideRowBytes(int inputs) { return inputs == 1 ? BlockRowBytes(1) : 544 * 1024; }
-
-// One block on a multiprocessor, with half of its registers for the row and most of its shared
-// memory for the next one. With 256 threads and two blocks the speed is the same, of rows half as
-// long.
+// "cluster" was the fastest with long rows before there was "ring", at 0.88 to 0.93 of the copy
+// limit in the forward pass. One block on a multiprocessor, with half of its registers for the row
+// and most of its shared memory for the next one. With 256 threads and two blocks the speed is the
+// same, of rows half as long.
 inline constexpr int kClusterThreads = 512;
 inline constexpr int kClusterRegisters = 128;  // the most that a thread can have then
-// Vectors that a thread keeps, over all inputs: the fewest of these that hold a block's share. With
-// 20 where 16 would do, bf16 rows of 65,536 columns ran at 0.86 of the copy limit instead of 0.93.
-inline constexpr std::array kClusterPacks = {13, 16, 19};
-// For ops in float64, and where a result's type is not the inputs', one size is compiled.
-inline constexpr int kClusterWidePacks = 10;
-inline constexpr int kClusterMixedPacks = 16;
-// Vectors of each input, where `size` is that of kClusterPacks.
-constexpr int ClusterPacks(int element_bytes, bool converts, int inputs, int size) {
-  if (element_bytes == 8) size = kClusterWidePacks;
-  if (converts) size = kClusterMixedPacks;
-  return (size + inputs - 1) / inputs;
+// Vectors that a thread keeps, of each input. With 20, bf16 rows of 65,536 columns ran at 0.86 of
+// the copy limit instead of 0.93.
+constexpr int ClusterPacks(int element_bytes, int inputs) {
+  return ((element_bytes == 8 ? 10 : 13) + inputs - 1) / inputs;
 }
 // What a warp tells the others about a row; two sets of notes from all warps of a block.
 inline constexpr int kClusterNoteBytes = 48;
 inline constexpr int kClusterNotesBytes = 2 * kClusterThreads / kWarpLanes * kClusterNoteBytes;
+
+// A block of "ring" has three warps of their own, then teams that take places by turns: those that
+// reduce what is there and those that write the results. With 8 and 4 warps in place of 6 and 6,
+// float32 softmax of 65,536 and 128,256 columns ran at 0.96 of the copy limit instead of 0.97
+// (benchmarks/results/h200-ring.json).
+inline constexpr int kRingAlone = 3, kRingTeams = 2, kRingReducers = 6, kRingWriters = 6;
+inline constexpr int kRingThreads =
+    kWarpLanes * (kRingAlone + kRingTeams * (kRingReducers + kRingWriters));
+inline constexpr int kRingPacks = 8;           // that a thread reduces at a time, over all inputs
+inline constexpr int kRingCopies = 3;          // under way
+inline constexpr int kLinePacks = 8;           // vectors of a line of the cache
+inline constexpr int kRingPlacesBytes = 4096;  // for what is known of places
+// As many parts as have room at a time, and the most of one, of all inputs: what that many have
+// room for in the shared memory of compute capability 9.0, and of one input in 16 bits what a
+// team's registers hold. Softmax of 262,144 bf16 columns in 22 parts of 23 KB ran at 0.97 of the
+// copy limit, in 19 of 27 KB at 0.96, in 16 of 32 KB at 0.93 (there is room for six); of 32,768
+// float32 columns in 5 of 26 KB at 0.97, in 6 of 21 KB at 0.94, in 4 of 32 KB at 0.95. Of more
+// parts than so many the results cost too much to read: a million float32 columns ran at 0.71 in
+// 148 parts of 28 KB and at 0.88 in 113 of 36 KB (benchmarks/results/h200-ring.json).
+struct RingSize {
+  int places;
+  int64_t bytes;
+};
+inline constexpr int kRingPlaces = 8, kRingFewestPlaces = 4;
+inline constexpr RingSize kRingNarrow = {kRingPlaces, 24 * 1024}, kRingUsual = {kRingPlaces, 28416},
+                          kRingLong = {6, 37888};
+inline constexpr int64_t kRingUsualParts = 48;
+// The queue, and what is told of a part.
+inline constexpr int kRingQueueBytes = kVectorBytes;
+constexpr int RingNoteBytes(int compute_bytes) { return 4 * compute_bytes; }
+
+// How rows are shared out, as a kernel of "ring" takes it.
+struct RingShape {
+  int parts;   // of a row
+  int places;  // of a block
+  int packs;   // vectors of an input that a place has room for: whole lines
+};
 
 // Of a multiprocessor's threads, with room for the vectors that each has under way, half.
 inline constexpr int kStreamResidentThreads = 1024;
@@ -792,20 +822,13 @@ constexpr Plan ClusterPlan(const Problem& p, const Device& device, Plan plan) {
   if (IsPerRow(p.op)) return Refuse(plan, "a value for each row needs no row kept");
   if (p.rows.Count() > kMaxGrid / 2) return Refuse(plan, "there are too many rows");
   const int64_t packs = PacksPerRow(p);
-  const auto per_thread = [&](int size) {
-    return ClusterPacks(SizeOf(p.dtype), p.dtype != p.out_dtype, p.inputs, size);
-  };
-  int64_t blocks =
-      PowerOfTwoFrom(CeilDiv(packs, kClusterThreads * per_thread(kClusterPacks.back())));
+  plan.count_per_lane = ClusterPacks(SizeOf(p.dtype), p.inputs);
+  int64_t blocks = PowerOfTwoFrom(CeilDiv(packs, kClusterThreads * plan.count_per_lane));
   const auto shared = [&] {
     return CeilDiv(packs, blocks) * kVectorBytes * p.inputs + blocks * kClusterNotesBytes;
   };
   while (shared() + kStaticSharedBytes > device.shared_per_block && packs > blocks) blocks *= 2;
   if (blocks > device.cluster_blocks) return Refuse(plan, "the row does not fit a cluster");
-  for (int size : kClusterPacks) {
-    plan.count_per_lane = per_thread(size);
-    if (packs <= blocks * kClusterThreads * plan.count_per_lane) break;
-  }
   plan.cluster_blocks = static_cast<int>(blocks);
   plan.shared_bytes = static_cast<int>(shared());
   plan.threads = kClusterThreads;
@@ -815,6 +838,59 @@ constexpr Plan ClusterPlan(const Problem& p, const Device& device, Plan plan) {
   // finish would double the time.
   const int resident = ResidentBlocks(device, plan.threads, kClusterRegisters, plan.shared_bytes);
   return OfClusters(p, device, std::max(resident, 1), plan);
+}
+
+constexpr RingShape RingShapeOf(const Problem& p) {
+  const int64_t packs = PacksPerRow(p) + (IsMasked(p) ? kLinePacks - 1 : 0);
+  const auto parts_of = [&](const RingSize& size) {
+    const int64_t most = size.bytes / (kVectorBytes * p.inputs * kLinePacks) * kLinePacks;
+    return CeilDiv(packs, most);
+  };
+  RingSize size = p.inputs == 1 && SizeOf(p.dtype) == 2 ? kRingNarrow : kRingUsual;
+  if (parts_of(size) > kRingUsualParts) size = kRingLong;
+  const int64_t parts = parts_of(size);
+  return {static_cast<int>(parts), size.places,
+          static_cast<int>(CeilDiv(packs, parts * kLinePacks) * kLinePacks)};
+}
+
+// Of the workspace, but for the queue.
+constexpr int64_t RingNotesBytes(const Problem& p) {
+  return int64_t{RingShapeOf(p).parts} * RingNoteBytes(ComputeBytes(p.dtype));
+}
+
+constexpr Plan RingPlan(const Problem& p, const Device& device, Plan plan) {
+  if (device.cluster_blocks < 2) return Refuse(plan, "the device has no copies by the block");
+  if (IsPerRow(p.op)) return Refuse(plan, "a value for each row needs no row kept");
+  if (p.rows.columns > kMaxGrid - kVectorBytes) return Refuse(plan, "the row is too long");
+  const RingShape shape = RingShapeOf(p);
+  const int64_t bytes = int64_t{shape.packs} * kVectorBytes * p.inputs;
+  const int64_t room = device.shared_per_block - kStaticSharedBytes - kRingPlacesBytes;
+  plan.places =
+      static_cast<int>(std::min<int64_t>(room / bytes, shape.places)) / kRingTeams * kRingTeams;
+  if (plan.places < kRingFewestPlaces) {
+    return Refuse(plan, "the device has too little shared memory");
+  }
+  // Half of the blocks must do: others may have to wait for what else runs on the device.
+  if (int64_t{shape.parts} * 2 > int64_t{device.multiprocessors} * plan.places) {
+    return Refuse(plan, "the row is too long");
+  }
+  if (p.workspace_bytes < kRingQueueBytes + p.rows.Count() * RingNotesBytes(p)) {
+    return Refuse(plan, "it needs a workspace");
+  }
+  plan.shared_bytes = static_cast<int>(kRingPlacesBytes + plan.places * bytes);
+  plan.threads = kRingThreads;
+  plan.lanes_per_row = shape.parts * kRingReducers * kWarpLanes;
+  plan.rows_per_block = 1;
+  plan.blocks =
+      std::clamp<int64_t>(p.rows.Count() * shape.parts, 1, int64_t{device.multiprocessors});
+  plan.together = shape.parts > device.multiprocessors;  // a few blocks do for other rows
+  return plan;
+}
+
+// Whether rows are better shared out over all blocks, where there are copies by the block.
+constexpr bool PrefersRing(const Problem& p) {
+  return p.rows.inner == 1 && !TakesTerms(p.op) && !IsPerRow(p.op) &&
+         RowBytes(p) > BlockRowBytes(p.inputs);
 }
 
 constexpr Plan StreamPlan(const Problem& p, const Device& device, Plan plan) {
@@ -878,9 +954,9 @@ constexpr int64_t WorkspaceBytes(const Problem& p, Strategy requested) {
   using enum Strategy;
   const bool chooses = requested == kAuto;
   if (requested == kSplit || (chooses && PrefersSplit(p))) return kSplitMostParts * kSplitPartBytes;
-  const bool is_long = p.rows.inner == 1 && RowBytes(p) > BlockRowBytes(p.inputs);
   if (TakesTerms(p.op) || IsPerRow(p.op)) return 0;
-  return requested == kCluster || requested == kStream || (chooses && is_long) ? kQueueBytes : 0;
+  if (requested == kRing || (chooses && PrefersRing(p))) return kRingQueueBytes + RingNotesBytes(p);
+  return requested == kCluster || requested == kStream ? kQueueBytes : 0;
 }
 
 // ---- Any axis -----------------------------------------------------------------------------------
@@ -949,7 +1025,7 @@ constexpr Plan StridedPlan(const Problem& p, Plan plan) {
 // The strategies whose kernels apply terms to the logits.
 constexpr bool CanTakeTerms(Strategy strategy) {
   using enum Strategy;
-  return strategy != kSplit && strategy != kPanel;
+  return strategy != kRing && strategy != kSplit && strategy != kPanel;
 }
 
 constexpr Plan Forced(const Problem& p, const Device& device, Strategy strategy, Plan plan) {
@@ -978,6 +1054,8 @@ constexpr Plan Forced(const Problem& p, const Device& device, Strategy strategy,
       return RegistersPlan(p, plan);
     case Strategy::kBlock:
       return BlockPlan(p, device, plan);
+    case Strategy::kRing:
+      return RingPlan(p, device, plan);
     case Strategy::kCluster:
       return ClusterPlan(p, device, plan);
     case Strategy::kSplit:
@@ -1033,7 +1111,7 @@ constexpr bool PrefersPanel(const Problem& p, const Device& device) {
 }
 
 // The strategies in order of preference.
-constexpr std::array<Strategy, 5> Preferred(const Problem& p, const Device& device) {
+constexpr std::array<Strategy, 6> Preferred(const Problem& p, const Device& device) {
   using enum Strategy;
   // XLA's buffers are aligned, but for slices of others that it hands on as they are.
   if (!HasFullVectors(p) && p.rows.inner == 1) {
@@ -1061,17 +1139,19 @@ constexpr std::array<Strategy, 5> Preferred(const Problem& p, const Device& devi
     return {kRegisters, kWarp, shared, kStream};
   }
   if (PrefersSplit(p) && CanSplit(p)) return {kSplit, kStream};
-  const int64_t room = device.shared_per_block - kScratchBytes - kStaticSharedBytes;
-  const bool fits =
-      RowBytes(p) <= std::min(BlockRowBytes(p.inputs), room) || device.cluster_blocks < 2;
-  // A value for each row wants a row read once, which needs no room for it.
-  const bool streams = IsPerRow(p.op) ||
-                       (p.dtype == DataType::kF64 && !fits && RowBytes(p) > WideRowBytes(p.inputs));
-  const Strategy shared = streams ? kStream : fits ? kBlock : kCluster;
+  const bool shares = PrefersRing(p) && device.cluster_blocks > 1;
+  // A value for each row wants a row read once, which needs no room for it. In float64 exponentials
+  // want threads that others' copies do not keep waiting: softmax and log-softmax of 32,768 columns
+  // ran at 0.46 and 0.41 of the copy limit in clusters and at 0.54 and 0.60 by stream
+  // (benchmarks/results/h200-float64.json); but the tangent of 65,536 at 0.67 by stream and at 1.00
+  // by ring (h200-ring-float64.json).
+  const bool streams = IsPerRow(p.op) || (shares && p.dtype == DataType::kF64 && p.inputs == 1);
+  const Strategy shared = streams ? kStream : shares ? kRing : kBlock;
   if (PrefersTile(p)) return {kTile, kWarp, kRegisters, shared, kStream};
   // Of so many columns, 16-bit rows are too few bytes for a block each.
   const int64_t shortest = kRegistersColumns + (SizeOf(p.dtype) == 2 ? 1 : 0);
-  if (p.rows.columns >= shortest) return {kRegisters, kWarp, shared, kStream};
+  // With less shared memory than a ring wants, clusters take what does not fit a block.
+  if (p.rows.columns >= shortest) return {kRegisters, kWarp, shared, kBlock, kCluster, kStream};
   return {kWarp, shared, kStream};
 }
 

@@ -75,6 +75,25 @@ __device__ __forceinline__ S SpreadReduce(const S& statistic) {
   return S(crossing);
 }
 
+// Merges all parts that a warp's lanes have.
+template <typename Op, int kParts>
+__device__ __forceinline__ Partial<Op> WarpMerge(const Op& op, const Partial<Op> (&parts)[kParts]) {
+  Partial<Op> total;
+#pragma unroll
+  for (int i = 0; i < kParts; ++i) total.first.Merge(parts[i].first);
+  total.first = WarpReduce(total.first);
+  if constexpr (Op::kSweeps == 2) {
+#pragma unroll
+    for (int i = 0; i < kParts; ++i) {
+      Partial<Op> part = parts[i];
+      op.Rescale(part.second, part.first, total.first);
+      total.second.Merge(part.second);
+    }
+    total.second = WarpReduce(total.second);
+  }
+  return total;
+}
+
 // Over the block's warps; `scratch` holds one statistic per warp, and may be written again only
 // after another barrier of the block.
 template <typename S>

@@ -218,8 +218,9 @@ def choose(
         return Choice(platform, f"rows of {rule.long} or more, of which few are split")
     if elements <= rule.elements and family != "absmax":  # which is several launches to XLA
         return Choice("xla", f"at most {rule.elements} elements: a launch costs more than they do")
-    # Kernels that keep to a plan for any number of rows give one row to a few multiprocessors: 8
-    # rows of 128,256 take 1.1 to 1.3 times as long (benchmarks/results/h200-shapes.json).
+    # Kernels that keep to a plan for any number of rows give one row to a few multiprocessors: one
+    # or 8 rows of 128,256 take 1.05 to 1.15 times as long backward, 0.7 to 0.95 forward
+    # (benchmarks/results/h200-ring-rows.json); in graphs they were not measured.
     for few in rule.few.get(family, ()):
         if columns >= few.columns and elements <= few.rows * columns:
             return Choice(

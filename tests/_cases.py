@@ -11,12 +11,14 @@ import jax_softmax
 SMALL = (0, 1, 2, 3, 5, 8, 15, 16, 17, 31, 33, 127, 257)
 LARGE = {"cpu": 50_257, "cuda": 262_147}
 # Where a kernel goes another way under the same plan: a CPU block is 4096 columns, a thread of a
-# cluster holds 13, 16 or 19 vectors, one of "registers" 16 or 32 elements, and a tile's lane so
-# many, all of them or not.
+# cluster holds 13 vectors, a warp of "ring" 256 and a part of a row there up to 1776 (a little less
+# in the last part, or more than a team holds at a time), one of "registers" 16 or 32 elements, and
+# a tile's lane so many, all of them or not.
 WITHIN_A_PLAN = {
     "cpu": (255, 256, 257, 2049, 4095, 4096, 4097),
     "cuda": (),
     "cuda:registers": (2049, 3001, 3072, 4001, 4096, 5001, 8001, 8192),
+    "cuda:ring": (1023, 1024, 1025, 6144, 7104, 7105, 12_289, 14_211, 50_257, 65_544, 131_073),
     "cuda:cluster": (26_623, 26_624, 26_625, 32_769, 65_537),
     "cuda:tile": (
         *(lanes * 20 - fewer for lanes in (1, 2, 4, 8, 16) for fewer in (0, 1, 4 * lanes - 1)),
@@ -105,7 +107,7 @@ def refusal(op: str, dtype, implementation: str, output_dtype) -> str | None:
         return "it takes one input"
     if strategy in ("registers", "tile") and dtype.itemsize == 8:
         return "it takes 32 bits at most"
-    if strategy == "cluster" and op in PER_ROW:
+    if strategy in ("ring", "cluster") and op in PER_ROW:
         return "it keeps rows to write them"
     if strategy == "tile" and np.dtype(output_dtype or dtype) != dtype:
         return "it converts nothing"

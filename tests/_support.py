@@ -11,7 +11,7 @@ import jax_softmax
 from jax_softmax import _canonicalize, _native, _primitives, _reductions
 
 # Along the last axis, and along any.
-ROW_STRATEGIES = ("warp", "registers", "tile", "block", "cluster", "split", "stream")
+ROW_STRATEGIES = ("warp", "registers", "tile", "block", "ring", "cluster", "split", "stream")
 AXIS_STRATEGIES = ("panel", "strided")
 CUDA_STRATEGIES = (*ROW_STRATEGIES, *AXIS_STRATEGIES)
 

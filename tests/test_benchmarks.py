@@ -51,8 +51,8 @@ def test_the_suites_of_rows_run_and_draw(tmp_path, suite):
     run("run.py", "--suite", suite, *FEW, *QUICK, *columns, "--output", out)
     assert report_of(out)["limit_tb_per_s"] > 0
     if suite != "shapes":
-        for more in ((), ("--all",)):
-            run("plot.py", out, picture, *more)
+        for sources, more in (((out,), ()), ((out, out), ()), ((out,), ("--all",))):
+            run("plot.py", *sources, picture, *more)
             assert picture.read_bytes().startswith(b"\x89PNG")
 
 

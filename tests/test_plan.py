@@ -52,14 +52,14 @@ def test_dtypes_and_devices_have_several_spellings():
 def test_strategies_follow_each_other_as_rows_get_longer(op, dtype, offset, device):
     lengths = [16 * n + offset for n in LENGTHS]
     chosen = {n: plan((4096, n), dtype, op=op, device=device).strategy for n in lengths}
-    expected = ["warp", "block", "cluster", "stream"]
+    expected = ["warp", "block", "ring", "stream"]
     if op in FORWARD and dtype.itemsize < 8:
         expected.insert(1, "registers")
     if offset and dtype.itemsize < 8:
         assert {chosen.pop(n) for n in lengths if n < 512} == {"tile"}
         expected.remove("warp")
     if device != "H200" or (op in FORWARD and dtype.itemsize == 8):
-        expected.remove("cluster")
+        expected.remove("ring")
     chosen = [s for s in chosen.values() if s != "tile"]  # for some that fill the others badly
     assert [s for s, _ in itertools.groupby(chosen)] == expected
 
@@ -79,6 +79,19 @@ def test_rows_that_fill_others_badly_go_to_tiles(op, dtype):
     assert chosen("softmax_tangent", 513, 640, 1000) == {long}
     assert chosen("softmax_tangent", 1024, 1100) == {"block"}
     assert chosen(op, 320, 640, 1001, dtype="float64") == {"block"}
+
+
+@each_op
+@each_dtype
+def test_a_ring_has_room_for_several_parts_of_any_row(op, dtype):
+    """And half of the device for all parts of one, which wait for each other."""
+    vector = 16 // dtype.itemsize
+    row_bytes = dtype.itemsize * (1 if op in FORWARD else 2)
+    for columns in (1, 7, 1777 * vector, 3000 * vector + 1, 10**5, 4 * 10**6 // dtype.itemsize + 1):
+        p = plan((64, columns), dtype, op=op, device="H200", strategy="ring")
+        assert p.shared_bytes <= SHARED_LIMITS["H200"] - 1024
+        assert p.blocks == min(132, 64 * p.lanes_per_row // 192)
+        assert (p.shared_bytes - 4096) * 132 >= 2 * columns * row_bytes
 
 
 def test_one_warp_is_few_bytes_for_a_block():
@@ -197,7 +210,7 @@ def test_every_plan_has_a_sane_geometry(op, dtype, device):
         if device != "cpu":
             assert p.threads <= 1024 and p.vector_bytes <= 16
         rows = 37 if axis == 1 else n
-        in_turn = p.strategy in ("cluster", "stream", "strided")  # a block goes on to more rows
+        in_turn = p.strategy in ("ring", "stream", "strided")  # a block goes on to more rows
         assert in_turn or p.blocks * p.rows_per_block >= rows
 
 
@@ -270,7 +283,7 @@ def test_few_long_rows_are_split_only_where_rows_may_depend_on_their_number(op, 
     others = {
         chosen(rows, flag).strategy for rows, flag in ((1, True), (1000, True), (1000, False))
     }
-    assert others == {"cluster" if device == "H200" else "stream"}
+    assert others == {"ring" if device == "H200" else "stream"}
 
 
 def test_masks_have_plans():
@@ -400,6 +413,8 @@ BAD_ARGUMENTS = {
     "a row too long for a block": ({"shape": (4, 2**20), "strategy": "block"}, "block"),
     "an axis that is not last": ({"axis": 0, "strategy": "stream"}, "stream"),
     "a device without clusters": ({"device": "A100", "strategy": "cluster"}, "no clusters"),
+    "a device without a ring": ({"device": "A100", "strategy": "ring"}, "no copies by the block"),
+    "a row too long for a ring": ({"shape": (4, 2**22), "strategy": "ring"}, "too long"),
     "a row too long to split": ({"shape": (1, 2**31), "strategy": "split"}, "too long"),
     "too many rows to split": ({"shape": (2**29, 8192), "strategy": "split"}, "too many rows"),
     "two inputs": ({"op": "softmax_tangent", "strategy": "registers"}, "one .*input"),

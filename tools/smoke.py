@@ -23,6 +23,7 @@ STRATEGIES = {
     "block": (1, 1000, 4097, 14000),
     # The first one, in float32, takes all the shared memory there is without asking for more.
     "cluster": (11904, 5, 30001, 32768),
+    "ring": (1000, 5, 7105, 30001, 65536),
     "split": (7, 30001, 65536),
     "stream": (7, 4099),
     "panel": (9, 65, 700),
