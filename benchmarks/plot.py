@@ -1,7 +1,10 @@
 """Draws a run of run.py against row length, one line per implementation.
 
     python benchmarks/plot.py columns.json summary.png
+    python benchmarks/plot.py columns.json some-again.json summary.png
     python benchmarks/plot.py columns.json everything.png --all
+
+Of several runs, a later one's cases stand in place of the same of the earlier ones.
 
 Results of a GPU are throughputs in ideal traffic, with the copy limit dashed; those of a CPU are
 speedups over XLA, since its wall clock says little by itself. The summary has three panels of
@@ -63,17 +66,24 @@ def draw(panel: Axes, kind: Panel, cases: list[dict[str, Any]], report: dict[str
     panel.grid(alpha=0.3)
 
 
+def merged(reports: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The cases of all, of which the last ones of a kind and row length stand for the others."""
+    cases = [case for report in reports for case in report["cases"] if "error" not in case]
+    kinds = ("op", "direction", "dtype")
+    return list({(*(c[k] for k in kinds), c["shape"][-1]): c for c in cases}.values())
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("source", type=Path)
+    parser.add_argument("sources", type=Path, nargs="+")
     parser.add_argument("target", type=Path)
     parser.add_argument("--all", action="store_true", help="every op, direction and dtype")
     parser.add_argument("--dtype", help="of the summary; default: the first of the run")
     args = parser.parse_args()
-    report = json.loads(args.source.read_text())
-    cases = [case for case in report["cases"] if "error" not in case]
-    if report["suite"] not in ("columns", "odd") or not cases:
-        sys.exit(f"{args.source}: nothing to draw against row length")
+    reports = [json.loads(source.read_text()) for source in args.sources]
+    report, cases = reports[-1], merged(reports)
+    if any(r["suite"] not in ("columns", "odd") for r in reports) or not cases:
+        sys.exit(f"{', '.join(map(str, args.sources))}: nothing to draw against row length")
     have = list(dict.fromkeys((c["op"], c["direction"], c["dtype"]) for c in cases))
     dtypes = list(dict.fromkeys(dtype for _, _, dtype in have)) if args.all else [args.dtype]
     if dtypes == [None]:
