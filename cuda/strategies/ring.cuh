@@ -141,7 +141,7 @@ struct Places {
 
   ByteBarrier full[kRingPlaces];     // the part is there
   ByteBarrier reduced[kRingPlaces];  // by all warps of a team
-  ByteBarrier closed[kRingPlaces];   // its row's result is known
+  ByteBarrier closed[kRingPlaces];   // its row's result is known, and its own is told
   ByteBarrier empty[kRingPlaces];    // written by all warps of a team
   int64_t part[kRingPlaces];
   Partial<Op> of_warp[kRingPlaces][kRingReducers];
@@ -152,7 +152,7 @@ struct Places {
     for (int place = 0; place < kRingPlaces; ++place) {
       full[place].Init();
       reduced[place].Init(kRingReducers);
-      closed[place].Init();
+      closed[place].Init(2);
       empty[place].Init(kRingWriters);
     }
     PublishBarriers();
@@ -194,7 +194,8 @@ struct RingPart {
 };
 
 // What the warps of a block do, by turns of places. None but Close waits for other blocks, so that
-// a part that has been taken is told of in any case.
+// a part that has been taken is told of in any case. Before a lane says what its warp has done,
+// they meet, as shuffles alone do not order memory.
 template <typename Op, typename Load, typename Store, int kVector, bool kWhole>
 class Ring {
   using T = typename Op::T;
@@ -259,6 +260,7 @@ class Ring {
           JS_ISA::Merge(op_, total, some);
         }
       }
+      __syncwarp();
       if (Lane() == 0) {
         places_.of_warp[turn.place][warp] = total;
         places_.reduced[turn.place].Arrive();
@@ -273,12 +275,14 @@ class Ring {
       Partial<Op> parts[1];
       if (Lane() < kRingReducers) parts[0] = places_.of_warp[turn.place][Lane()];
       const Partial<Op> part = WarpMerge(op_, parts);
+      __syncwarp();
       if (Lane() != 0) return;
       if (shape_.parts == 1) {
         CloseWith(turn, part);
       } else {
         board_.Post(number, part);
       }
+      places_.closed[turn.place].Arrive();
     });
   }
 
