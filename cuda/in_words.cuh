@@ -2,6 +2,7 @@
 #pragma once
 
 #include "operands.cuh"
+#include "reduce.cuh"
 
 namespace jax_softmax::JS_ISA {
 
@@ -36,6 +37,54 @@ __device__ __forceinline__ float Largest(const Words<Io, kVector> (&raw)[kPacks]
 #pragma unroll
   for (int i = 1; i < kTwos; ++i) largest[0] = __hmax2(largest[0], largest[i]);
   return fmaxf(Widen(largest[0].x), Widen(largest[0].y));
+}
+
+// Calls f with the number and the elements of each vector that a thread has.
+template <typename Op, typename Load, int kVector, int kPacks, typename F>
+__device__ __forceinline__ void SweepWords(
+    const Words<typename Load::Io, kVector> (&raw)[kPacks][Op::kInputs], unsigned zero, F f) {
+#pragma unroll
+  for (int k = 0; k < kPacks; ++k) {
+    Words<typename Load::Io, kVector> vector[Op::kInputs];
+#pragma unroll
+    for (int i = 0; i < Op::kInputs; ++i) {
+      constexpr bool kTempts = sizeof(typename Load::Io) == 2 || kEstimates<Op>;
+      vector[i] = kTempts ? Opaque(raw[k][i], zero) : raw[k][i];
+    }
+    Element<typename Op::T, Op::kInputs> e[kVector];
+    Load::Decode(vector, e);
+    f(k, e);
+  }
+}
+
+// Whether it is the statistics' only sweep that takes vectors as they are, or that for results.
+template <typename Op>
+inline constexpr bool kReducesPlainly = Op::kSweeps == 1;
+
+// Reduces vectors over the warp. The second sweep calls keep with each vector's number and terms.
+template <typename Op, typename Load, int kVector, int kPacks, typename Keep>
+__device__ __forceinline__ Partial<Op> ReduceWords(
+    const Op& op, const Words<typename Load::Io, kVector> (&raw)[kPacks][Op::kInputs],
+    const Zeros& zeros, Keep keep) {
+  const auto reduce = [](const auto& statistic) { return WarpReduce(statistic); };
+  Partial<Op> part;
+  if constexpr (kFirstIsMaximum<Op> && sizeof(typename Load::Io) == 2) {
+    part.first.value = Largest(raw);
+  } else {
+    SweepWords<Op, Load>(raw, kReducesPlainly<Op> ? 0 : zeros.z[0],
+                         [&](int, const auto& e) { AddFirst(op, part.first, e); });
+  }
+  part.first = reduce(part.first);
+  if constexpr (Op::kSweeps == 2) {
+    int sweeps = 0;
+    const auto add = [&](auto& statistic, auto term) {
+      SweepWords<Op, Load>(raw, zeros.z[++sweeps],
+                           [&](int k, const auto& e) { keep(k, AddTerms(statistic, e, term)); });
+    };
+    part.second = SecondSweep(op, op.Pivot(part.first), add, reduce,
+                              [](bool vote) { return __any_sync(0xffffffffu, vote); });
+  }
+  return part;
 }
 
 }  // namespace jax_softmax::JS_ISA

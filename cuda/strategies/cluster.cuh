@@ -166,7 +166,6 @@ __global__ void __launch_bounds__(kClusterThreads, 1)
   using Raw = typename Load::template Raw<kVector>;
   // Where they have the elements' type, the second sweep's terms take the elements' places.
   constexpr bool kKeepsTerms = kFinishesFromTerm<Op> && std::is_same_v<typename Load::Io, T>;
-  constexpr bool kOnce = Op::kSweeps == 1;  // which of its two sweeps is the plain one
   extern __shared__ __align__(16) unsigned char shared[];
   __shared__ ByteBarrier arrival, meetings[2];
   const Cluster cluster;
@@ -209,52 +208,21 @@ __global__ void __launch_bounds__(kClusterThreads, 1)
     __syncthreads();
     if (next_row < count && threadIdx.x == 0) inbox.Fetch(load, slice_of(next_row));
 
-    // Calls f with the elements of each vector.
-    const auto sweep = [&](unsigned zero, auto f) {
+    Partial<Op> part = ReduceWords<Op, Load>(op, raw, zeros, [&](int k, const auto& terms) {
+      if constexpr (kKeepsTerms) {
+        typename Raw::Values kept;
 #pragma unroll
-      for (int k = 0; k < kPacks; ++k) {
-        Raw vector[Op::kInputs];
-#pragma unroll
-        for (int i = 0; i < Op::kInputs; ++i) {
-          constexpr bool kTempts = sizeof(typename Load::Io) == 2 || kEstimates<Op>;
-          vector[i] = kTempts ? Opaque(raw[k][i], zero) : raw[k][i];
-        }
-        Element<T, Op::kInputs> e[kVector];
-        Load::Decode(vector, e);
-        f(k, e);
+        for (int i = 0; i < kVector; ++i) kept.element[i] = terms.x[i];
+        raw[k][0] = Opaque(Raw(kept), zeros.z[2]);
       }
-    };
-    const auto reduce = [](const auto& statistic) { return WarpReduce(statistic); };
-    Partial<Op> part;
-    if constexpr (kFirstIsMaximum<Op> && sizeof(typename Load::Io) == 2) {
-      part.first.value = Largest(raw);
-    } else {
-      sweep(kOnce ? 0 : zeros.z[0], [&](int, const auto& e) { AddFirst(op, part.first, e); });
-    }
-    part.first = reduce(part.first);
-    if constexpr (Op::kSweeps == 2) {
-      int sweeps = 0;
-      const auto add = [&](auto& statistic, auto term) {
-        sweep(zeros.z[++sweeps], [&](int k, const auto& e) {
-          const auto terms = AddTerms(statistic, e, term);
-          if constexpr (kKeepsTerms) {
-            typename Raw::Values kept;
-#pragma unroll
-            for (int i = 0; i < kVector; ++i) kept.element[i] = terms.x[i];
-            raw[k][0] = Opaque(Raw(kept), zeros.z[2]);
-          }
-        });
-      };
-      part.second = SecondSweep(op, op.Pivot(part.first), add, reduce,
-                                [](bool vote) { return __any_sync(0xffffffffu, vote); });
-    }
+    });
     const typename Op::First own = part.first;
     exchange.Post(turn, part, __shfl_sync(0xffffffffu, later, 0));
     later = exchange.Await(op, turn, done / 2 % 2, part);
     auto result = op.Close(part.first, part.second);
     if constexpr (kKeepsTerms) result = op.ForTermsOf(own, part.first, result);
 
-    sweep(kOnce ? zeros.z[0] : 0, [&](int k, const auto& e) {
+    SweepWords<Op, Load>(raw, kReducesPlainly<Op> ? zeros.z[0] : 0, [&](int k, const auto& e) {
       T y[kVector];
 #pragma unroll
       for (int i = 0; i < kVector; ++i) {

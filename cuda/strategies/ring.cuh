@@ -390,7 +390,6 @@ class Ring {
 
   // Reduces this thread's next kPacks vectors, from k on, over the warp.
   __device__ __forceinline__ Partial<Op> ReduceSome(int place, const Part& part, int k) const {
-    constexpr bool kOnce = Op::kSweeps == 1;  // which of its two sweeps is the plain one
     Raw raw[kPacks][Op::kInputs];
 #pragma unroll
     for (int p = 0; p < kPacks; ++p) {
@@ -402,38 +401,7 @@ class Ring {
         if (pack < part.packs) raw[p][input] = Own(part, pack, input, At(place, input, pack));
       }
     }
-    // Calls f with the elements of each vector.
-    const auto sweep = [&](unsigned zero, auto f) {
-#pragma unroll
-      for (int p = 0; p < kPacks; ++p) {
-        Raw vector[Op::kInputs];
-#pragma unroll
-        for (int i = 0; i < Op::kInputs; ++i) {
-          constexpr bool kTempts = sizeof(Io) == 2 || kEstimates<Op>;
-          vector[i] = kTempts ? Opaque(raw[p][i], zero) : raw[p][i];
-        }
-        Element<T, Op::kInputs> e[kVector];
-        Load::Decode(vector, e);
-        f(e);
-      }
-    };
-    const auto reduce = [](const auto& statistic) { return WarpReduce(statistic); };
-    Partial<Op> some;
-    if constexpr (kFirstIsMaximum<Op> && sizeof(Io) == 2) {
-      some.first.value = Largest(raw);
-    } else {
-      sweep(kOnce ? 0 : zeros_.z[0], [&](const auto& e) { AddFirst(op_, some.first, e); });
-    }
-    some.first = reduce(some.first);
-    if constexpr (Op::kSweeps == 2) {
-      int sweeps = 0;
-      const auto add = [&](auto& statistic, auto term) {
-        sweep(zeros_.z[++sweeps], [&](const auto& e) { AddTerms(statistic, e, term); });
-      };
-      some.second = SecondSweep(op_, op_.Pivot(some.first), add, reduce,
-                                [](bool vote) { return __any_sync(0xffffffffu, vote); });
-    }
-    return some;
+    return ReduceWords<Op, Load>(op_, raw, zeros_, [](int, const auto&) {});
   }
 
   // A vector of a part; neighbouring rows' elements are absent.
