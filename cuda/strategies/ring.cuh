@@ -348,8 +348,9 @@ class Ring {
   __device__ __forceinline__ void ForParts(Turn turn, int step, F f) const {
     for (;; turn.Advance(step, shape_.places)) {
       places_.full[turn.place].Await(turn.parity);
-      const int64_t number = places_.part[turn.place];
-      __syncwarp();  // no lane says that the warp is done while another has not read this
+      // By the lane that says what the warp has done: it is not overwritten while another reads it.
+      int64_t number = Lane() == 0 ? places_.part[turn.place] : 0;
+      number = __shfl_sync(0xffffffffu, number, 0);
       if (number == Places<Op>::kEnd) return;
       f(turn, number, PartAt(number));
     }
