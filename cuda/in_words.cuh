@@ -21,21 +21,33 @@ __device__ __forceinline__ Words<Io, kVector> Opaque(Words<Io, kVector> raw, uns
   return raw;
 }
 
-// The largest of 16-bit elements, two at a time and without decoding them. NaN loses.
+template <typename Io>
+using TwoOf = std::conditional_t<std::is_same_v<Io, __half>, __half2, __nv_bfloat162>;
+
+// Of 16-bit elements the larger ones, two at a time and without decoding them. NaN loses.
+template <typename Io, int kVector>
+__device__ __forceinline__ Words<Io, kVector> Larger(const Words<Io, kVector>& a,
+                                                     const Words<Io, kVector>& b) {
+  TwoOf<Io> x[kVector / 2], y[kVector / 2];
+  memcpy(x, a.word, sizeof(x));
+  memcpy(y, b.word, sizeof(y));
+#pragma unroll
+  for (int i = 0; i < kVector / 2; ++i) x[i] = __hmax2(x[i], y[i]);
+  Words<Io, kVector> larger;
+  memcpy(larger.word, x, sizeof(x));
+  return larger;
+}
+
+// The largest of all.
 template <typename Io, int kVector, int kPacks>
 __device__ __forceinline__ float Largest(const Words<Io, kVector> (&raw)[kPacks][1]) {
-  using Two = std::conditional_t<std::is_same_v<Io, __half>, __half2, __nv_bfloat162>;
-  constexpr int kTwos = kVector / 2;
-  Two largest[kTwos];
+  Words<Io, kVector> of_packs = raw[0][0];
 #pragma unroll
-  for (int k = 0; k < kPacks; ++k) {
-    Two two[kTwos];
-    memcpy(two, raw[k][0].word, sizeof(two));
+  for (int k = 1; k < kPacks; ++k) of_packs = Larger(of_packs, raw[k][0]);
+  TwoOf<Io> largest[kVector / 2];
+  memcpy(largest, of_packs.word, sizeof(largest));
 #pragma unroll
-    for (int i = 0; i < kTwos; ++i) largest[i] = k == 0 ? two[i] : __hmax2(largest[i], two[i]);
-  }
-#pragma unroll
-  for (int i = 1; i < kTwos; ++i) largest[0] = __hmax2(largest[0], largest[i]);
+  for (int i = 1; i < kVector / 2; ++i) largest[0] = __hmax2(largest[0], largest[i]);
   return fmaxf(Widen(largest[0].x), Widen(largest[0].y));
 }
 

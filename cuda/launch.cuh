@@ -70,7 +70,10 @@ cudaError_t LaunchKernel(void (*kernel)(Args...), const Plan& plan, cudaStream_t
     const cudaError_t status =
         ResidentClusters(reinterpret_cast<const void*>(kernel), config, &clusters);
     if (status != cudaSuccess) return status;
-    config.gridDim = std::min(config.gridDim.x, clusters * blocks);
+    // A cluster stays for many rows, but a panel's.
+    if (plan.strategy != Strategy::kPanel) {
+      config.gridDim = std::min(config.gridDim.x, clusters * blocks);
+    }
   }
   return cudaLaunchKernelEx(&config, kernel, args...);
 }
@@ -228,9 +231,16 @@ cudaError_t Run(const Call& call, cudaStream_t stream, int* resident) {
       if constexpr (kTerms) {
         return cudaErrorInvalidValue;
       } else {
-        const int lanes = static_cast<int>(plan.rows_per_block / plan.vector);
-        return launch(PanelKernel<Op, Load, Store, kFullVector>, std::countr_zero(unsigned(lanes)),
-                      plan.scratch_bytes);
+        const auto launch_panel = [&](auto kernel) {
+          const unsigned lanes = static_cast<unsigned>(plan.rows_per_block / plan.vector);
+          return launch(kernel, std::countr_zero(lanes), plan.scratch_bytes);
+        };
+        if constexpr (!kPerRow<Op>) {
+          if (plan.cluster_blocks > 1) {
+            return launch_panel(PanelKernel<Op, Load, Store, kFullVector, true>);
+          }
+        }
+        return launch_panel(PanelKernel<Op, Load, Store, kFullVector, false>);
       }
     }
     default:

@@ -434,6 +434,19 @@ constexpr int64_t PanelBytes(int inputs, int element_bytes) {
 }
 // What statistics and rounding up to whole slices may add to that.
 inline constexpr int kPanelMargin = 24 * 1024;
+// Rows that are shared by a cluster's blocks: of an input where one block has no memory for four
+// lanes of three panels, of two where it has none for eight lanes of one. The part of each block is
+// about a half or a third of a multiprocessor's memory (benchmarks/results/h200-panel-shared.json).
+inline constexpr std::array kPanelBlocks = {2, 3, 4, 5, 6, 8, 16};
+inline constexpr int kPanelSharedLanes = 8;
+inline constexpr int kPanelWideBlocks = 8;  // with more lanes than the fewest, at most
+// Blocks of half as many threads, where so many of them are resident.
+inline constexpr int kPanelManyResident = 3;
+inline constexpr int kPanelRowValues = 8;  // that blocks exchange of a row, at most
+constexpr bool PrefersShared(const Problem& p) {
+  const int64_t bytes = p.rows.columns * kVectorBytes * p.inputs;  // of a lane
+  return bytes * kPanelFewestLanes > (p.inputs == 1 ? 64 : 96) * 1024;
+}
 // About what a thread takes of a row.
 constexpr int PanelColumns(int inputs) { return inputs == 1 ? 20 : 8; }
 inline constexpr int kPanelFewestSlices = 2;
@@ -961,45 +974,92 @@ constexpr int64_t WorkspaceBytes(const Problem& p, Strategy requested) {
 
 // ---- Any axis -----------------------------------------------------------------------------------
 
+// A panel of so many lanes and slices, of whose columns each of `blocks` blocks has a part.
+constexpr Plan PanelOf(const Problem& p, const Device& device, int lanes, int slices, int blocks,
+                       Plan plan) {
+  plan.threads = lanes * slices;
+  plan.cluster_blocks = blocks;
+  plan.lanes_per_row = slices * blocks;
+  plan.rows_per_block = lanes * plan.vector;
+  plan.blocks = p.rows.outer * CeilDiv(p.rows.inner, plan.rows_per_block) * blocks;
+  // Two statistics, of at most three compute values, of every row and warp.
+  const int64_t statistics = int64_t{plan.threads} / kWarpLanes * plan.rows_per_block;
+  plan.scratch_bytes = static_cast<int>(2 * statistics * 3 * ComputeBytes(p.dtype));
+  const int64_t part = CeilDiv(CeilDiv(std::max<int64_t>(p.rows.columns, 1), blocks), slices);
+  const int64_t exchanged =
+      blocks > 1 ? plan.rows_per_block * kPanelRowValues * ComputeBytes(p.dtype) : 0;
+  const int64_t shared =
+      plan.scratch_bytes + part * plan.threads * kVectorBytes * p.inputs + exchanged;
+  if (shared + kStaticSharedBytes > device.shared_per_block) {
+    return Refuse(plan, "the rows side by side do not fit the shared memory");
+  }
+  plan.shared_bytes = static_cast<int>(shared);
+  return plan;
+}
+
+// The most lanes up to `lanes` that neighbours have use for.
+constexpr int PanelLanes(const Problem& p, int lanes, int vector) {
+  while (lanes > kPanelFewestLanes && lanes / 2 * vector >= p.rows.inner) lanes /= 2;
+  return lanes;
+}
+
+// Of the panels that clusters may have, the one of which the most is in a multiprocessor's memory
+// at a time, by two or three blocks at best.
+constexpr Plan SharedPanelPlan(const Problem& p, const Device& device, const Plan& blank) {
+  Plan best = Refuse(blank, "the rows side by side do not fit a cluster");
+  int64_t most = 0;
+  for (int lanes = PanelLanes(p, kPanelSharedLanes, blank.vector); lanes >= kPanelFewestLanes;
+       lanes /= 2) {
+    for (int blocks : kPanelBlocks) {
+      const bool wide = lanes > kPanelFewestLanes;
+      if (blocks > device.cluster_blocks || (wide && blocks > kPanelWideBlocks)) continue;
+      Plan plan;
+      int64_t resident = 0;
+      for (int threads : {kPanelThreads / 2, kPanelThreads}) {
+        plan = PanelOf(p, device, lanes, threads / lanes, blocks, blank);
+        if (plan.refusal != nullptr) break;
+        const int bytes = plan.shared_bytes + device.shared_reserved;
+        resident = device.shared_per_multiprocessor / bytes;
+        if (resident >= kPanelManyResident) break;
+      }
+      if (plan.refusal != nullptr) continue;
+      const bool overlap = resident > 1 && resident <= kPanelManyResident;
+      const int64_t columns = CeilDiv(p.rows.columns, blocks) * lanes * resident;
+      const int64_t score = columns * (overlap ? 5 : 4);
+      if (score <= most) continue;
+      most = score;
+      best = plan;
+    }
+  }
+  return best;
+}
+
 constexpr Plan PanelPlan(const Problem& p, const Device& device, Plan plan) {
   if (p.rows.inner % plan.vector != 0) {
     return Refuse(plan, "the inner dimension is not whole vectors");
   }
   const int64_t columns = std::max<int64_t>(p.rows.columns, 1);
+  const auto bytes_of = [&](int lanes) { return columns * lanes * kVectorBytes * p.inputs; };
+  if (device.cluster_blocks > 1 && !IsPerRow(p.op) && PrefersShared(p)) {
+    return SharedPanelPlan(p, device, plan);
+  }
   int64_t most = device.shared_per_block - kPanelMargin;
   int lanes = kPanelLanes;
   if (columns > kPanelLanesColumns) {
     lanes /= 2;
     most = std::min(most, PanelBytes(p.inputs, SizeOf(p.dtype)));
   }
-  // Those that there is memory for, and neighbours.
-  while (lanes > kPanelFewestLanes && (columns * lanes * kVectorBytes * p.inputs > most ||
-                                       lanes / 2 * plan.vector >= p.rows.inner)) {
-    lanes /= 2;
-  }
+  lanes = PanelLanes(p, lanes, plan.vector);
+  while (lanes > kPanelFewestLanes && bytes_of(lanes) > most) lanes /= 2;
   const int fewest = std::max(kPanelFewestSlices, kWarpLanes / lanes);
   int slices = static_cast<int>(std::clamp<int64_t>(
       PowerOfTwoFrom(CeilDiv(columns, PanelColumns(p.inputs))), fewest, kPanelThreads / lanes));
-  const auto with_slices = [&] {
-    plan.threads = lanes * slices;
-    // Two statistics, of at most three compute values, of every row and warp.
-    const int statistics = plan.threads / kWarpLanes * lanes * plan.vector;
-    plan.scratch_bytes = 2 * statistics * 3 * ComputeBytes(p.dtype);
-    return plan.scratch_bytes + CeilDiv(columns, slices) * plan.threads * kVectorBytes * p.inputs;
-  };
-  int64_t shared = with_slices();
-  while (shared + kStaticSharedBytes > device.shared_per_block && slices > fewest) {
+  Plan panel = PanelOf(p, device, lanes, slices, 1, plan);
+  while (panel.refusal != nullptr && slices > fewest) {
     slices /= 2;
-    shared = with_slices();
+    panel = PanelOf(p, device, lanes, slices, 1, plan);
   }
-  if (shared + kStaticSharedBytes > device.shared_per_block) {
-    return Refuse(plan, "the rows side by side do not fit a block's shared memory");
-  }
-  plan.shared_bytes = static_cast<int>(shared);
-  plan.lanes_per_row = slices;
-  plan.rows_per_block = lanes * plan.vector;
-  plan.blocks = p.rows.outer * CeilDiv(p.rows.inner, plan.rows_per_block);
-  return plan;
+  return panel;
 }
 
 constexpr Plan StridedPlan(const Problem& p, Plan plan) {

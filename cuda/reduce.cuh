@@ -164,7 +164,7 @@ struct Cluster {
 #if __CUDA_ARCH__ >= 900
     if (blocks == 1) return;
     if (threadIdx.x == 0) of_block = part;
-    Sync();
+    Meet();
     const int lane = threadIdx.x % kWarpLanes;
     part = lane < blocks ? *InBlock(lane, &of_block) : Partial<Op>{};
     for (int mask = kWarpLanes / 2; mask > 0; mask /= 2) {
@@ -187,23 +187,32 @@ struct Cluster {
   // All blocks get here before any goes on: a block's shared memory may be used once it has
   // started, and until it leaves.
   __device__ __forceinline__ void Meet() const {
+    if (blocks == 1) return;
+    Arrive();
+    Await();
+  }
+  // The same in two steps.
+  __device__ __forceinline__ static void Arrive() {
 #if __CUDA_ARCH__ >= 900
-    if (blocks > 1) Sync();
+    __cluster_barrier_arrive();
+#endif
+  }
+  __device__ __forceinline__ static void Await() {
+#if __CUDA_ARCH__ >= 900
+    __cluster_barrier_wait();
 #endif
   }
 
- private:
-#if __CUDA_ARCH__ >= 900
-  __device__ __forceinline__ static void Sync() {
-    __cluster_barrier_arrive();
-    __cluster_barrier_wait();
-  }
   // The place in another block's shared memory.
   template <typename T>
   __device__ __forceinline__ static T* InBlock(int rank, T* place) {
-    return static_cast<T*>(__cluster_map_shared_rank(place, rank));
-  }
+#if __CUDA_ARCH__ >= 900
+    return static_cast<T*>(
+        __cluster_map_shared_rank(const_cast<std::remove_const_t<T>*>(place), rank));
+#else
+    return place;
 #endif
+  }
 };
 
 // Rows for blocks or clusters that stay for many of them, in "stream": in turn, or with a counter

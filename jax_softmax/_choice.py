@@ -36,16 +36,18 @@ class Few(NamedTuple):
 class Rule(NamedTuple):
     """Where XLA's code is the faster one in a graph, and what a block of the kernels may keep.
 
-    Along another axis than the last, rows that a block has no room for are read twice. XLA's code
-    takes 0.35 to 0.84 of the time where neighbours are no whole vectors of 16 bytes, and 0.88 to
-    0.99 in derivatives (`[2048, 4096, 33]` and `[64, 4096, 1024]` in
-    benchmarks/results/h200-shapes.json). The bytes are an H200's.
+    Along another axis than the last, rows that blocks have no room for are read twice. XLA's code
+    takes 0.35 to 0.84 of the time where neighbours are no whole vectors of 16 bytes
+    (`[2048, 4096, 33]` in benchmarks/results/h200-shapes.json). The bytes are an H200's.
     """
 
     slab_bytes: int  # the most of all inputs, where neighbours are no whole vectors
     slab_columns: int  # the most columns then
     slabs: int  # the fewest that keep the device busy
     panel_bytes: int  # the most of all inputs, of four whole vectors side by side
+    # By op: the most columns of so many and more that clusters keep, where they are the faster ones
+    # (benchmarks/results/h200-panel-strategies.json).
+    panel_columns: dict[str, int]
     streamed_columns: int  # the most that a few threads may read once, for a value each row
     rows_twice: int  # the fewest rows that keep the device busy when they are read twice
     # Too little for blocks to share out (benchmarks/results/h200-small.json): of values each row,
@@ -109,6 +111,13 @@ RULES = {
         slab_columns=1024,
         slabs=2**7,
         panel_bytes=225 * 2**10,
+        panel_columns={
+            "softmax": 2**14,
+            "log_softmax": 2**14,
+            "softmax_tangent": 2**13,
+            "log_softmax_tangent": 2**12,
+            "log_softmax_cotangent": 2**12,
+        },
         streamed_columns=2**11,
         rows_twice=2**14,
         few_values=Few(2**9, 2**10),
@@ -177,10 +186,12 @@ def keeps_neighbours(
         return columns <= rule.streamed_columns or rows >= rule.rows_twice
     inputs = 1 if op in FORWARD else 2
     if inner % vector == 0:
-        if columns > rule.streamed_columns and rows < rule.panel_vectors * vector:
+        few = rows < rule.panel_vectors * vector
+        if few and columns > rule.streamed_columns:
             return False
         fits = columns * 4 * 16 * inputs <= rule.panel_bytes
-        return fits or (inputs == 1 and rows >= rule.rows_twice)
+        most = 0 if few or inner < 4 * vector else rule.panel_columns[op.removeprefix("masked_")]
+        return fits or columns <= most or (inputs == 1 and rows >= rule.rows_twice)
     if columns > rule.slab_columns or dtype != output_dtype:
         return False
     slab = columns * inner

@@ -175,6 +175,26 @@ def test_lanes_of_a_tile_keep_out_of_each_others_banks(columns, inner, lanes):
     assert p.lanes_per_row == lanes
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
+@pytest.mark.parametrize("op, longest", [("softmax", 1024), ("softmax_tangent", 768)])
+def test_a_panel_that_one_block_has_no_room_for_goes_to_a_cluster(op, longest, dtype):
+    def chosen(columns, device="H200", outer=64):
+        return plan((outer, columns, 1024), dtype, 1, op, device=device)
+
+    assert chosen(longest).cluster_blocks == 1 < chosen(longest + 1).cluster_blocks
+    for columns in (longest + 1, 2048, 3001, 8192):
+        p = chosen(columns)
+        assert p.strategy == "panel" and p.cluster_blocks <= 16
+        # The blocks' parts have all the columns.
+        element_bytes = {"float32": 4, "bfloat16": 2, "float64": 8}[dtype]
+        held = p.cluster_blocks * p.shared_bytes // (p.rows_per_block * element_bytes)
+        assert held >= columns * (2 if op == "softmax_tangent" else 1)
+        assert p.blocks == 64 * chosen(columns, outer=1).blocks
+        assert p.blocks % p.cluster_blocks == 0
+    assert chosen(8192, "A100").strategy == "strided"
+    assert chosen(200_000).strategy == "strided"
+
+
 @each_op
 @pytest.mark.parametrize("device", SHARED_LIMITS)
 def test_rows_along_another_axis_are_not_moved(op, device):
@@ -194,7 +214,9 @@ def test_rows_along_another_axis_are_not_moved(op, device):
 @pytest.mark.parametrize("device", SHARED_LIMITS)
 def test_shared_memory_stays_below_the_devices_limit(op, dtype, device):
     plans = [plan((64, n), dtype, op=op, device=device) for n in LENGTHS]
-    plans += [plan((64, n, 3), dtype, 1, op, device=device) for n in LENGTHS]
+    plans += [
+        plan((64, n, inner), dtype, 1, op, device=device) for n in LENGTHS for inner in (3, 64)
+    ]
     assert max(p.shared_bytes for p in plans) <= SHARED_LIMITS[device]
     assert any(p.shared_bytes > 0 for p in plans)
 

@@ -104,7 +104,7 @@ def special_rows(n, dtype):
 @each_pair
 def test_special_values(op, dtype, output_dtype, implementation):
     skip_refused(op, dtype, implementation, output_dtype)
-    inputs = [special_rows(n, dtype) for n in (1, 2, 7, 33, 257, 1000)]
+    inputs = [special_rows(n, dtype) for n in (1, 2, 7, 33, 257, 1000, 1537)]
     across = [np.ascontiguousarray(x.T) for x in inputs]
     chosen = [
         (x, axis)

@@ -26,7 +26,7 @@ STRATEGIES = {
     "ring": (1000, 5, 7105, 30001, 65536),
     "split": (7, 30001, 65536),
     "stream": (7, 4099),
-    "panel": (9, 65, 700),
+    "panel": (9, 65, 700, 1500),
     "strided": (9, 65, 2050),
 }
 TERMS_STRATEGIES = {

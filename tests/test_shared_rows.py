@@ -1,10 +1,12 @@
-"""What "ring" alone does: parts of a row, in any blocks, wait for each other's results."""
+"""Rows that blocks share, who wait for each other: "ring", and the clusters of "panel"."""
 
 import jax
 import numpy as np
 import pytest
-from _support import bind, precision
+from _support import axis_of, bind, precision
 from _truth import DTYPES, assert_right
+
+import jax_softmax
 
 pytestmark = pytest.mark.gpu
 
@@ -13,13 +15,21 @@ OPS = ("softmax", "log_softmax", "softmax_tangent", "log_softmax_cotangent")
 each_op = pytest.mark.parametrize("op", OPS)
 
 
-def run(op, *operands):
+each_strategy = pytest.mark.parametrize("strategy", ["ring", "panel"])
+
+
+def run(op, *operands, strategy="ring"):
+    """Of operands and a result whose rows are along axis 1."""
+    implementation = f"cuda:{strategy}"
+    axis = axis_of(implementation)
+
     @jax.jit
-    def ring(*operands):
-        return bind(op, *operands, axis=1, implementation="cuda:ring")
+    def reduce(*operands):
+        return bind(op, *operands, axis=axis, implementation=implementation)
 
     with precision(operands[0].dtype):
-        return jax.device_get(ring(*operands))
+        moved = [np.ascontiguousarray(np.moveaxis(x, 1, axis)) for x in operands]
+        return np.moveaxis(jax.device_get(reduce(*moved)), axis, 1)
 
 
 def operands(op, shape, dtype):
@@ -55,21 +65,40 @@ def test_bits_depend_neither_on_other_rows_nor_on_which_block_is_first(op, dtype
         np.testing.assert_array_equal(alone[0], first[row])
 
 
+@each_op
+@each_dtype
+@pytest.mark.parametrize("columns", [1025, 3001, 16_400])
+def test_blocks_of_a_panel_do_not_look_at_other_rows(op, dtype, columns):
+    plan = jax_softmax.plan((columns, 304), dtype, 0, op, device="H200", strategy="panel")
+    assert plan.cluster_blocks > 1
+    x = operands(op, (304, columns), dtype)
+    first = run(op, *x, strategy="panel")
+    np.testing.assert_array_equal(run(op, *x, strategy="panel"), first)
+    kept = [0, 7, 8, 151, 303]
+    others = [i for i in range(304) if i not in kept]
+    for operand in x:
+        operand[others] = np.inf
+    got = run(op, *x, strategy="panel")
+    np.testing.assert_array_equal(got[kept], first[kept])
+    assert np.isnan(got[others]).any(axis=1).all()
+
+
 @pytest.mark.parametrize("op", OPS[:2])
 @each_dtype
-def test_parts_without_a_finite_logit(op, dtype):
+@each_strategy
+def test_parts_without_a_finite_logit(op, dtype, strategy):
     """One finite logit, at either end or inside; and none at all."""
-    columns = 60_001
+    columns = 60_001 if strategy == "ring" else 3001
     places = (0, 1, columns // 2, columns - 1)
-    x = np.full((len(places) + 1, columns), -np.inf, dtype)
+    x = np.full((8, columns), -np.inf, dtype)  # the rows that are left have no logit
     for row, place in enumerate(places):
         x[row, place] = -3
-    got = run(op, x)
+    got = run(op, x, strategy=strategy)
     for row, place in enumerate(places):
         assert got[row, place] == (1 if op == "softmax" else 0)
         others = np.delete(got[row], place)
         assert (others == (0 if op == "softmax" else -np.inf)).all()
-    assert np.isnan(got[-1]).all()
+    assert np.isnan(got[len(places) :]).all()
 
 
 @pytest.mark.parametrize("op", OPS[:2])
