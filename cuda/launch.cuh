@@ -70,7 +70,7 @@ cudaError_t LaunchKernel(void (*kernel)(Args...), const Plan& plan, cudaStream_t
     const cudaError_t status =
         ResidentClusters(reinterpret_cast<const void*>(kernel), config, &clusters);
     if (status != cudaSuccess) return status;
-    // A cluster stays for many rows, but a panel's.
+    // Clusters stay for many rows, but those of panels, of which each has one.
     if (plan.strategy != Strategy::kPanel) {
       config.gridDim = std::min(config.gridDim.x, clusters * blocks);
     }

@@ -89,6 +89,7 @@ struct KnownDevice {
 // From the CUDA programming guide's table of technical specifications.
 inline constexpr std::array kKnownDevices = {
     KnownDevice{"H200", {132, 2048, 32, 65536, 233472, 232448, 1024, 16}},
+    KnownDevice{"RTX 5090", {170, 1536, 24, 65536, 102400, 101376, 1024, 8}},
     KnownDevice{"A100", {108, 2048, 32, 65536, 167936, 166912, 1024, 1}},
     KnownDevice{"GTX 1080", {20, 2048, 32, 65536, 98304, 49152, 0, 1}},
 };
@@ -985,6 +986,7 @@ constexpr Plan PanelOf(const Problem& p, const Device& device, int lanes, int sl
   // Two statistics, of at most three compute values, of every row and warp.
   const int64_t statistics = int64_t{plan.threads} / kWarpLanes * plan.rows_per_block;
   plan.scratch_bytes = static_cast<int>(2 * statistics * 3 * ComputeBytes(p.dtype));
+  // Of a thread, as the kernel counts them.
   const int64_t part = CeilDiv(CeilDiv(std::max<int64_t>(p.rows.columns, 1), blocks), slices);
   const int64_t exchanged =
       blocks > 1 ? plan.rows_per_block * kPanelRowValues * ComputeBytes(p.dtype) : 0;
@@ -993,6 +995,7 @@ constexpr Plan PanelOf(const Problem& p, const Device& device, int lanes, int sl
   if (shared + kStaticSharedBytes > device.shared_per_block) {
     return Refuse(plan, "the rows side by side do not fit the shared memory");
   }
+  if (plan.blocks > kMaxGrid) return Refuse(plan, "there are too many panels");
   plan.shared_bytes = static_cast<int>(shared);
   return plan;
 }
@@ -1013,19 +1016,21 @@ constexpr Plan SharedPanelPlan(const Problem& p, const Device& device, const Pla
     for (int blocks : kPanelBlocks) {
       const bool wide = lanes > kPanelFewestLanes;
       if (blocks > device.cluster_blocks || (wide && blocks > kPanelWideBlocks)) continue;
-      Plan plan;
+      Plan plan = Refuse(blank, "");
       int64_t resident = 0;
       for (int threads : {kPanelThreads / 2, kPanelThreads}) {
-        plan = PanelOf(p, device, lanes, threads / lanes, blocks, blank);
-        if (plan.refusal != nullptr) break;
+        const Plan candidate = PanelOf(p, device, lanes, threads / lanes, blocks, blank);
+        if (candidate.refusal != nullptr) break;
+        plan = candidate;
         const int bytes = plan.shared_bytes + device.shared_reserved;
         resident = device.shared_per_multiprocessor / bytes;
         if (resident >= kPanelManyResident) break;
       }
       if (plan.refusal != nullptr) continue;
-      const bool overlap = resident > 1 && resident <= kPanelManyResident;
+      // One has nothing to overlap with, and more are clusters of smaller parts: a fifth less.
+      const bool overlaps = resident > 1 && resident <= kPanelManyResident;
       const int64_t columns = CeilDiv(p.rows.columns, blocks) * lanes * resident;
-      const int64_t score = columns * (overlap ? 5 : 4);
+      const int64_t score = columns * (overlaps ? 5 : 4);
       if (score <= most) continue;
       most = score;
       best = plan;

@@ -38,15 +38,16 @@ class Rule(NamedTuple):
 
     Along another axis than the last, rows that blocks have no room for are read twice. XLA's code
     takes 0.35 to 0.84 of the time where neighbours are no whole vectors of 16 bytes
-    (`[2048, 4096, 33]` in benchmarks/results/h200-shapes.json). The bytes are an H200's.
+    (`[2048, 4096, 33]` in benchmarks/results/h200-shapes.json). Bytes and columns are an H200's:
+    others' blocks may have room for less.
     """
 
     slab_bytes: int  # the most of all inputs, where neighbours are no whole vectors
     slab_columns: int  # the most columns then
     slabs: int  # the fewest that keep the device busy
     panel_bytes: int  # the most of all inputs, of four whole vectors side by side
-    # By op: the most columns of so many and more that clusters keep, where they are the faster ones
-    # (benchmarks/results/h200-panel-strategies.json).
+    # By op: the most columns for which panels of a cluster, of four such vectors or more, are the
+    # faster ones (benchmarks/results/h200-panel-strategies.json).
     panel_columns: dict[str, int]
     streamed_columns: int  # the most that a few threads may read once, for a value each row
     rows_twice: int  # the fewest rows that keep the device busy when they are read twice
@@ -278,5 +279,5 @@ def _why_not_interleaved(
         return f"at most {rule.narrow_elements} elements of {rule.narrow_columns} columns"
     known = family in ("softmax", "logsumexp") and dtype.itemsize < 8
     if known and not keeps_neighbours(op, shape, axis, dtype, output_dtype, rule):
-        return "rows along another axis that a block cannot keep are read twice"
+        return "rows along another axis that are too long, or too few, for the kernels"
     return ""

@@ -59,8 +59,8 @@ def plan(
         axis than the last a GPU's plan is that of `"cuda:strided"`, and any other request puts
         plain JAX around a softmax). Derivatives under masks are the kernels' also where those
         without are not.
-      device: `"cpu"`, the name of a known GPU (`"H200"`, `"A100"`, `"GTX 1080"`: none needs to be
-        there), a `jax.Device`, or None for JAX's default device.
+      device: `"cpu"`, the name of a known GPU (`"H200"`, `"RTX 5090"`, `"A100"`, `"GTX 1080"`: none
+        needs to be there), a `jax.Device`, or None for JAX's default device.
       strategy: `"auto"`, or the name of one to force, which takes the kernels.
       output_dtype: the result's dtype, or None for `dtype`.
       batch_invariant: as in `softmax`.

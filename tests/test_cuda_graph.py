@@ -14,7 +14,7 @@ SHAPES = {"cluster": [(64, 512), (2048, 512)], "stream": [(64, 512), (2048, 512)
 # The last one's blocks start together.
 SHAPES["ring"] = [(64, 512), (300, 8192), (4, 65_536), (2, 2_000_000)]
 SHAPES["split"] = [(64, 512), (4, 65_536)]
-SHAPES["panel"] = [(64, 512), (2048, 64)]  # the last one's are clusters
+SHAPES["panel"] = [(64, 512), (2048, 64), (16_384, 64)]  # the last one's are clusters of 16
 CALLS = 8  # XLA starts a graph at five consecutive operations it can capture
 
 

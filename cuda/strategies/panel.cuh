@@ -11,7 +11,8 @@
 namespace jax_softmax::JS_ISA {
 
 // Over the block's slices of kLanes threads; a thread has the statistics of kRows rows. `scratch`
-// holds them all for one thread in kWarpLanes / kLanes, and may not be used again.
+// holds them all for one thread in kWarpLanes / kLanes, and may be used again after another barrier
+// of the block.
 template <int kLanes, typename S, int kRows>
 __device__ __forceinline__ void SliceReduce(S (&statistic)[kRows], void* scratch) {
   using Crossing = typename S::Crossing;
