@@ -1184,12 +1184,15 @@ constexpr std::array<Strategy, 6> Preferred(const Problem& p, const Device& devi
   }
   if (TakesTerms(p.op) && p.rows.inner != 1) return {kStrided};
   if (p.rows.inner != 1) {
-    if (PrefersPanel(p, device)) return {kPanel, kTile, kStrided};
     // Most of a panel's threads would have nothing to do: of 2,048 columns and 8 bf16 neighbours it
-    // ran at 0.18 of the copy limit, "strided" at 0.48 (H200, 2026-11).
-    if (p.rows.inner / VectorOf(p) == 1 && p.rows.columns > kTileInterleavedColumns) {
+    // ran at 0.18 of the copy limit, "strided" at 0.48 (H200, 2026-11); of 1,280 and 8 in float32
+    // the derivatives at 0.55, and at 0.58 and 0.67 (benchmarks/results/h200-panel-few.json).
+    const int64_t fewest = p.inputs == 1 ? 2 : kPanelFewestLanes;
+    if (p.rows.columns > kTileInterleavedColumns && p.rows.inner % VectorOf(p) == 0 &&
+        p.rows.inner / VectorOf(p) < fewest) {
       return {kStrided};
     }
+    if (PrefersPanel(p, device)) return {kPanel, kTile, kStrided};
     return {kTile, kPanel, kStrided};
   }
   if (TakesTerms(p.op)) {

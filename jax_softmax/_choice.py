@@ -187,11 +187,13 @@ def keeps_neighbours(
         return columns <= rule.streamed_columns or rows >= rule.rows_twice
     inputs = 1 if op in FORWARD else 2
     if inner % vector == 0:
-        few = rows < rule.panel_vectors * vector
+        few, narrow = rows < rule.panel_vectors * vector, inner < 4 * vector
         if few and columns > rule.streamed_columns:
             return False
+        if narrow and inputs == 2 and columns > rule.slab_columns:
+            return False  # as above
         fits = columns * 4 * 16 * inputs <= rule.panel_bytes
-        most = 0 if few or inner < 4 * vector else rule.panel_columns[op.removeprefix("masked_")]
+        most = 0 if few or narrow else rule.panel_columns[op.removeprefix("masked_")]
         return fits or columns <= most or (inputs == 1 and rows >= rule.rows_twice)
     if columns > rule.slab_columns or dtype != output_dtype:
         return False

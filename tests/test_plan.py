@@ -204,6 +204,14 @@ def test_a_panel_that_one_block_has_no_room_for_goes_to_a_cluster(op, longest, d
     assert chosen(200_000).strategy == "strided"
 
 
+def test_long_rows_that_leave_most_of_a_panel_idle_are_read_twice():
+    def chosen(columns, vectors, op):
+        return plan((1000, columns, 4 * vectors), "float32", 1, op, device="H200").strategy
+
+    assert [chosen(1025, n, "softmax") for n in (1, 2, 4)] == ["strided", "panel", "panel"]
+    assert [chosen(1025, n, "softmax_tangent") for n in (3, 4)] == ["strided", "panel"]
+
+
 @pytest.mark.parametrize("device, longest", [("H200", 57_344), ("RTX 5090", 12_288)])
 def test_clusters_take_all_that_fits_them(device, longest):
     def chosen(columns):
