@@ -435,16 +435,16 @@ constexpr int64_t PanelBytes(int inputs, int element_bytes) {
 }
 // What statistics and rounding up to whole slices may add to that.
 inline constexpr int kPanelMargin = 24 * 1024;
-// Rows that are shared by a cluster's blocks: of an input where one block has no memory for four
-// lanes of three panels, of two where it has none for eight lanes of one. The part of each block is
-// about a half or a third of a multiprocessor's memory (benchmarks/results/h200-panel-shared.json).
+// Panels that a cluster's blocks share: of one input where a multiprocessor has no memory for three
+// of four lanes, of two inputs where it has none for one of eight. The part of each block is about
+// a half or a third of that memory (benchmarks/results/h200-panel-shared.json).
 inline constexpr std::array kPanelBlocks = {2, 3, 4, 5, 6, 8, 16};
 inline constexpr int kPanelSharedLanes = 8;
 inline constexpr int kPanelWideBlocks = 8;  // with more lanes than the fewest, at most
 // Blocks of half as many threads, where so many of them are resident.
 inline constexpr int kPanelManyResident = 3;
 inline constexpr int kPanelRowValues = 8;  // that blocks exchange of a row, at most
-constexpr bool PrefersShared(const Problem& p) {
+constexpr bool SharesPanels(const Problem& p) {
   const int64_t bytes = p.rows.columns * kVectorBytes * p.inputs;  // of a lane
   return bytes * kPanelFewestLanes > (p.inputs == 1 ? 64 : 96) * 1024;
 }
@@ -1045,7 +1045,7 @@ constexpr Plan PanelPlan(const Problem& p, const Device& device, Plan plan) {
   }
   const int64_t columns = std::max<int64_t>(p.rows.columns, 1);
   const auto bytes_of = [&](int lanes) { return columns * lanes * kVectorBytes * p.inputs; };
-  if (device.cluster_blocks > 1 && !IsPerRow(p.op) && PrefersShared(p)) {
+  if (device.cluster_blocks > 1 && !IsPerRow(p.op) && SharesPanels(p)) {
     return SharedPanelPlan(p, device, plan);
   }
   int64_t most = device.shared_per_block - kPanelMargin;
