@@ -1044,7 +1044,6 @@ constexpr Plan PanelPlan(const Problem& p, const Device& device, Plan plan) {
     return Refuse(plan, "the inner dimension is not whole vectors");
   }
   const int64_t columns = std::max<int64_t>(p.rows.columns, 1);
-  const auto bytes_of = [&](int lanes) { return columns * lanes * kVectorBytes * p.inputs; };
   if (device.cluster_blocks > 1 && !IsPerRow(p.op) && SharesPanels(p)) {
     return SharedPanelPlan(p, device, plan);
   }
@@ -1055,7 +1054,7 @@ constexpr Plan PanelPlan(const Problem& p, const Device& device, Plan plan) {
     most = std::min(most, PanelBytes(p.inputs, SizeOf(p.dtype)));
   }
   lanes = PanelLanes(p, lanes, plan.vector);
-  while (lanes > kPanelFewestLanes && bytes_of(lanes) > most) lanes /= 2;
+  while (lanes > kPanelFewestLanes && columns * lanes * kVectorBytes * p.inputs > most) lanes /= 2;
   const int fewest = std::max(kPanelFewestSlices, kWarpLanes / lanes);
   int slices = static_cast<int>(std::clamp<int64_t>(
       PowerOfTwoFrom(CeilDiv(columns, PanelColumns(p.inputs))), fewest, kPanelThreads / lanes));

@@ -191,7 +191,7 @@ def keeps_neighbours(
         if few and columns > rule.streamed_columns:
             return False
         if narrow and inputs == 2 and columns > rule.slab_columns:
-            return False  # as above
+            return False  # half of the threads that would keep them, or more, have nothing to do
         fits = columns * 4 * 16 * inputs <= rule.panel_bytes
         most = 0 if few or narrow else rule.panel_columns[op.removeprefix("masked_")]
         return fits or columns <= most or (inputs == 1 and rows >= rule.rows_twice)
