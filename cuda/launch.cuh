@@ -70,10 +70,7 @@ cudaError_t LaunchKernel(void (*kernel)(Args...), const Plan& plan, cudaStream_t
     const cudaError_t status =
         ResidentClusters(reinterpret_cast<const void*>(kernel), config, &clusters);
     if (status != cudaSuccess) return status;
-    // Clusters stay for many rows, but those of panels, of which each has one.
-    if (plan.strategy != Strategy::kPanel) {
-      config.gridDim = std::min(config.gridDim.x, clusters * blocks);
-    }
+    if (plan.stays) config.gridDim = std::min(config.gridDim.x, clusters * blocks);
   }
   return cudaLaunchKernelEx(&config, kernel, args...);
 }

@@ -151,6 +151,7 @@ struct Plan {
   int cluster_blocks = 1;      // that share a row
   int lanes_per_row = 0;       // threads that share a row
   bool overlaps = false;       // its second kernel may start before the first ends (split)
+  bool stays = false;          // clusters take one row after another: no more than are resident
   bool queues = false;         // rows go to the next block or cluster that is free
   bool together = false;       // all blocks start at once or none (ring)
   int places = 0;              // for parts of rows, of a block (ring)
@@ -809,6 +810,7 @@ constexpr bool HasQueue(const Problem& p) { return p.workspace_bytes >= kQueueBy
 constexpr Plan OfClusters(const Problem& p, const Device& device, int resident, Plan plan) {
   const int64_t clusters = int64_t{device.multiprocessors} * resident / plan.cluster_blocks;
   plan.blocks = std::max<int64_t>(std::min(clusters, p.rows.Count()), 1) * plan.cluster_blocks;
+  plan.stays = true;
   plan.queues = HasQueue(p) && p.rows.Count() > clusters && !IsPerRow(p.op);
   return plan;
 }
@@ -848,8 +850,7 @@ constexpr Plan ClusterPlan(const Problem& p, const Device& device, Plan plan) {
   plan.threads = kClusterThreads;
   plan.lanes_per_row = plan.threads * plan.cluster_blocks;
   plan.rows_per_block = 1;
-  // The launch starts no more than are resident at a time: a cluster that had to wait for others to
-  // finish would double the time.
+  // A cluster that had to wait for others to finish would double the time.
   const int resident = ResidentBlocks(device, plan.threads, kClusterRegisters, plan.shared_bytes);
   return OfClusters(p, device, std::max(resident, 1), plan);
 }
