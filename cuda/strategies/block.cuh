@@ -11,8 +11,8 @@
 
 namespace jax_softmax::JS_ISA {
 
-// Vectors in shared memory, of which thread t has those at t, t + blockDim.x, …: every thread reads
-// back just what it fetched itself, so that none waits for another.
+// Vectors in shared memory, of which a thread has those at `first`, first + blockDim.x, …: every
+// thread reads back just what it fetched itself, so that none waits for another.
 template <typename Op, typename Load, int kVector>
 class Cache {
  public:
@@ -22,8 +22,8 @@ class Cache {
   // Where they have the elements' type, the second sweep's terms take the elements' places.
   static constexpr bool kKeepsTerms = kFinishesFromTerm<Op> && std::is_same_v<typename Load::Io, T>;
 
-  __device__ __forceinline__ Cache(void* memory, int capacity)
-      : words_(static_cast<typename Raw::Word*>(memory)), capacity_(capacity) {}
+  __device__ __forceinline__ Cache(void* memory, int capacity, int first)
+      : words_(static_cast<typename Raw::Word*>(memory)), capacity_(capacity), first_(first) {}
 
   // Starts to fetch vector k.
   template <typename W>
@@ -53,7 +53,7 @@ class Cache {
   __device__ __forceinline__ void AddFirstOf(const Op& op, int packs,
                                              typename Op::First& first) const {
     E e[kVector];
-    for (int k = threadIdx.x; k < packs; k += blockDim.x) {
+    for (int k = first_; k < packs; k += blockDim.x) {
       Read(k, e);
       AddFirst(op, first, e);
     }
@@ -74,7 +74,7 @@ class Cache {
     if constexpr (Op::kSweeps == 2) {
       const auto add = [&](auto& statistic, auto term) {
         E e[kVector];
-        for (int k = threadIdx.x; k < packs; k += blockDim.x) {
+        for (int k = first_; k < packs; k += blockDim.x) {
           Read(k, e);
           const auto terms = AddTerms(statistic, e, term);
           if constexpr (kKeepsTerms) Keep(k, terms.x);
@@ -121,16 +121,30 @@ class Cache {
   }
   typename Raw::Word* words_;
   int capacity_;  // vectors of an input
+  int first_;
 };
+
+// The first vector of this thread where warps take whole lines of the cache, wherever a row that is
+// no whole vectors starts.
+template <typename W>
+__device__ __forceinline__ int FirstByLines(const W& window) {
+  int first = threadIdx.x;
+  if constexpr (!W::kWhole) {
+    first -= static_cast<int>(window.base / W::kVector % kLinePacks);
+    if (first < 0) first += blockDim.x;
+  }
+  return first;
+}
 
 template <typename Op, typename Load, typename Store, int kVector, bool kWhole>
 __global__ void __launch_bounds__(kBlockThreads.back())
     BlockKernel(Op op, Load load, Store store, Rows rows) {
   extern __shared__ __align__(16) unsigned char shared[];
   const BodyOf<kVector, kWhole> window(blockIdx.x, rows.columns);
-  const Cache<Op, Load, kVector> cache(shared + kScratchBytes, window.packs);
+  const int begin = FirstByLines(window);
+  const Cache<Op, Load, kVector> cache(shared + kScratchBytes, window.packs, begin);
 
-  for (int k = threadIdx.x; k < window.packs; k += blockDim.x) cache.Fetch(load, window, k);
+  for (int k = begin; k < window.packs; k += blockDim.x) cache.Fetch(load, window, k);
   Edge edge(load, store, {}, window);
   cache.Await();
   typename Op::First first;
@@ -141,7 +155,7 @@ __global__ void __launch_bounds__(kBlockThreads.back())
   if constexpr (kPerRow<Op>) {
     if (threadIdx.x == 0) store.At(blockIdx.x, result);
   } else {
-    for (int k = threadIdx.x; k < window.packs; k += blockDim.x) {
+    for (int k = begin; k < window.packs; k += blockDim.x) {
       typename Op::T y[kVector];
       cache.Finish(op, k, result, y);
       store(window, k, y);
@@ -170,7 +184,7 @@ __global__ void __launch_bounds__(kTermsThreads.back(), TermsBlocks(sizeof(typen
     const int64_t row = load.RowAt(i, rows);
     const auto of_row = load.ForRow(row, rows);
     const Slice<BodyOf<kVector, kWhole>> slice(row, rows.columns, cluster.rank, cluster.blocks);
-    const Kept cache(shared + kScratchBytes, 0);
+    const Kept cache(shared + kScratchBytes, 0, threadIdx.x);
 
     Edge edge(load, store, of_row, slice.window, cluster.rank == 0);
     typename Op::First first;
