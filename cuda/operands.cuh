@@ -385,9 +385,10 @@ struct DirectStore {
   __device__ __forceinline__ static void Mask(T (&)[kCount], AllKept, const Row&) {}
 
   // A whole vector anywhere: kVector neighbouring elements.
-  template <int kVector>
-  __device__ __forceinline__ void Put(int64_t offset, const T (&y)[kVector]) const {
-    Packed(y).StoreGlobal(target + offset);
+  template <int kVector, bool kLastUse = false>
+  __device__ __forceinline__ void Put(int64_t offset, const T (&y)[kVector],
+                                      std::bool_constant<kLastUse> = {}) const {
+    Packed(y).template StoreGlobal<kLastUse>(target + offset);
   }
   // A single element anywhere, or the result of a row.
   __device__ __forceinline__ void At(int64_t offset, T y) const {

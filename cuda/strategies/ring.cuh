@@ -191,6 +191,14 @@ struct RingPart {
     begin = min(max(index * shape.packs - in_line, 0), window.packs);
     packs = min((index + 1) * shape.packs - in_line, window.packs) - begin;
   }
+
+  // The row's first vector (`end` is 0) or its last one, if it is in this part and neighbouring
+  // rows have some of its elements, as its number here; or -1.
+  __device__ __forceinline__ int Edge(int end) const {
+    const int of_row = end == 0 ? 0 : window.packs - 1;
+    if (of_row < begin || of_row >= begin + packs || window.IsWhole(of_row)) return -1;
+    return end == 1 && of_row == 0 ? -1 : of_row - begin;  // a single vector is the first one
+  }
 };
 
 // What the warps of a block do, by turns of places. None but Close waits for other blocks, so that
@@ -202,7 +210,9 @@ class Ring {
   using Io = typename Load::Io;
   using Raw = typename Load::template Raw<kVector>;
   using Part = RingPart<Window<kVector, kWhole>>;
-  // Vectors that a thread has under way.
+  // Vectors that a thread has under way, when it reduces and when it writes. With twice as many
+  // writes at a time softmax of 65,536 float32 columns ran at 0.93 of the copy limit instead of
+  // 0.98 (benchmarks/results/h200-ring-odd.json).
   static constexpr int kPacks = kRingPacks / Op::kInputs;
   static constexpr int kWritten = kPacks / 2;
 
@@ -249,6 +259,13 @@ class Ring {
   __device__ __forceinline__ void Reduce(int team, int warp) const {
     constexpr int kHeld = kPacks * kWarpLanes;
     ForParts(Turn{team}, kRingTeams, [&](const Turn& turn, int64_t, const Part& part) {
+      if constexpr (!kWhole) {
+        for (int end = 0; end < 2; ++end) {
+          const int pack = part.Edge(end);
+          const bool own = pack / kHeld % kRingReducers == warp && pack % kWarpLanes == Lane();
+          if (pack >= 0 && own) LeaveOwn(turn.place, part, pack);
+        }
+      }
       Partial<Op> total;
       const int first = warp * kHeld;
 #pragma unroll 1
@@ -324,8 +341,13 @@ class Ring {
           T y[kVector];
 #pragma unroll
           for (int i = 0; i < kVector; ++i) y[i] = op_.Finish(e[i], result);
-          store_(part.window, part.begin + pack, y, std::true_type{});
+          if (kWhole || part.window.IsWhole(part.begin + pack)) {
+            store_.Put(part.window.Offset(part.begin + pack), y, std::true_type{});
+          }
         }
+      }
+      if constexpr (!kWhole) {
+        if (warp == 0) WriteEdges(turn.place, part, result);
       }
       __syncwarp();
       if (Lane() == 0) places_.empty[turn.place].Arrive();
@@ -399,28 +421,38 @@ class Ring {
       for (int input = 0; input < Op::kInputs; ++input) {
         raw[p][input] = Load::template AbsentRaw<kVector>(input);
         if (!SweepsNeed<Op>(input)) continue;
-        if (pack < part.packs) raw[p][input] = Own(part, pack, input, At(place, input, pack));
+        if (pack < part.packs) raw[p][input] = Raw::Load(At(place, input, pack));
       }
     }
     return ReduceWords<Op, Load>(op_, raw, zeros_, [](int, const auto&) {});
   }
 
-  // A vector of a part; neighbouring rows' elements are absent.
-  __device__ __forceinline__ static Raw Own(const Part& part, int pack, int input,
-                                            const typename Raw::Word* from) {
-    Raw raw = Raw::Load(from);
-    if constexpr (!kWhole) {
-      const int of_row = part.begin + pack;
-      if (of_row == 0 || of_row == part.window.packs - 1) {
-        auto values = raw.Unpack();
+  // Makes neighbouring rows' elements of a vector absent, by the lane that reduces it.
+  __device__ __forceinline__ void LeaveOwn(int place, const Part& part, int pack) const {
 #pragma unroll
-        for (int i = 0; i < kVector; ++i) {
-          if (!part.window.Has(of_row, i)) values.element[i] = Load::AbsentIo(input);
-        }
-        raw = Raw(values);
+    for (int input = 0; input < Op::kInputs; ++input) {
+      auto* elements = reinterpret_cast<Io*>(At(place, input, pack));
+#pragma unroll 1
+      for (int i = 0; i < kVector; ++i) {
+        if (!part.window.Has(part.begin + pack, i)) elements[i] = Load::AbsentIo(input);
       }
     }
-    return raw;
+    FenceCopies();
+  }
+
+  // Writes the row's elements of its edges, by a warp: a lane has one of them.
+  __device__ __forceinline__ void WriteEdges(int place, const Part& part,
+                                             const typename Op::Row& result) const {
+    static_assert(2 * kVector <= kWarpLanes);
+    if (Lane() >= 2 * kVector) return;
+    const int pack = part.Edge(Lane() / kVector), i = Lane() % kVector;
+    if (pack < 0 || !part.window.Has(part.begin + pack, i)) return;
+    Element<T, Op::kInputs> e;
+#pragma unroll
+    for (int input = 0; input < Op::kInputs; ++input) {
+      e.value[input] = Widen(reinterpret_cast<const Io*>(At(place, input, pack))[i]);
+    }
+    store_.At(part.window.Offset(part.begin + pack) + i, op_.Finish(e, result));
   }
 
   const Op& op_;
