@@ -7,6 +7,7 @@ a producer, the op and a consumer. "forward" is the value alone; "gradient" the 
 pull-back to x, the cotangent coming in through the consumer. The op is one of
 
     native       ours, `implementation="cuda"` or `"cpu"`
+    split        only of few rows: the same with `batch_invariant=False`, which splits long ones
     xla          the reference in plain JAX, float32 inside, which XLA may fuse
     xla_forward  only with a pull-back: forward as in "xla", backward as in "native"
     default      what `implementation=None` makes of it
@@ -85,7 +86,13 @@ class Bench:
         self.pool = ThreadPoolExecutor(os.cpu_count())
 
     def lower(
-        self, op: str, direction: str, graph: Graph, case: Case, make: Callable[..., jax.Array]
+        self,
+        op: str,
+        direction: str,
+        graph: Graph,
+        kind: str,
+        case: Case,
+        make: Callable[..., jax.Array],
     ) -> Programs:
         """Starts compiling every distinct program of a case."""
         others = operands(graph, case, make)
@@ -98,7 +105,8 @@ class Bench:
         options = FIXED_PRODUCTS if fixed else None
         by_text: dict[str, Future[jax.stages.Compiled]] = {}
         compiled = {}
-        functions = implementations(op, case.axis, direction, NATIVE[self.platform])
+        native = NATIVE[self.platform]
+        functions = implementations(op, case.axis, direction, native, few=kind == "few")
         for name, softmax in functions.items():
             function = program(graph, softmax, case.axis, direction)
             lowered = jax.jit(function).lower(*arguments)
@@ -139,7 +147,7 @@ class Bench:
         args = self.args
         elements = args.elements or GRAPH_ELEMENTS[self.platform]
         chosen = graph_cases(elements, args.columns, args.kinds)
-        size = max(FEATURES * max(args.columns), *(case.elements for _, case in chosen))
+        size = max(max(case.elements, FEATURES * case.shape[-1]) for _, case in chosen)
         for dtype in args.dtypes:
             draw = random_normal(size, dtype)
             for kind, case in chosen:
@@ -162,7 +170,7 @@ class Bench:
                 for graph in graphs_around(case):
                     entry = {"op": op, "direction": direction, "dtype": str(draw.dtype)}
                     entry |= {"kind": kind} | case._asdict() | graph._asdict()
-                    lower = functools.partial(self.lower, op, direction, graph, case, make)
+                    lower = functools.partial(self.lower, op, direction, graph, kind, case, make)
                     yield attempt(entry, lambda lower=lower: {"programs": lower()})
 
 

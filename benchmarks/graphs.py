@@ -117,7 +117,9 @@ def _xla_forward(op: str, axis: int, native: str) -> Function:
     return f
 
 
-def implementations(op: str, axis: int, direction: str, native: str) -> dict[str, Function]:
+def implementations(
+    op: str, axis: int, direction: str, native: str, few: bool
+) -> dict[str, Function]:
     """The op by the name of its implementation, see graph.py."""
     ours = functools.partial(getattr(jax_softmax, op), axis=axis)
     functions: dict[str, Function] = {
@@ -126,6 +128,8 @@ def implementations(op: str, axis: int, direction: str, native: str) -> dict[str
         "default": ours,
         "jax_nn": functools.partial(getattr(jax.nn, op), axis=axis),
     }
+    if few:
+        functions["split"] = functools.partial(ours, implementation=native, batch_invariant=False)
     if direction == "gradient":
         functions["xla_forward"] = _xla_forward(op, axis, native)
     return functions

@@ -67,17 +67,18 @@ def column_cases(elements: int, columns: tuple[int, ...] = COLUMNS) -> list[Case
 # The shapes between neighbours: fewer, since every one takes more than a hundred programs.
 GRAPH_COLUMNS = (16, 64, 128, 256, 512, 1024, 4096, 32000, 50257)
 GRAPH_ELEMENTS = {"gpu": 2**25, "cpu": 2**21}
-# Rows along the last axis, few rows, another axis.
-KINDS = ("last", "small", "other")
+# Rows along the last axis, small arrays, few long rows, another axis.
+KINDS = ("last", "small", "few", "other")
 
 
 def graph_cases(
     elements: int, columns: tuple[int, ...], kinds: tuple[str, ...]
 ) -> list[tuple[str, Case]]:
-    """The shapes of `kinds`, each but the small ones of about `elements` elements."""
+    """The shapes of `kinds`, each but the small and few ones of about `elements` elements."""
     cases = {
         "last": column_cases(elements, columns),
         "small": [Case((32, 10)), Case((128, 1000))],
+        "few": [Case((rows, n)) for n in (32768, 50257, 128256) for rows in (1, 8)],
         "other": [
             Case((max(1, elements // math.prod(inner)), *inner), axis=1)
             for inner in ((21, 256, 256), (1024, 512))

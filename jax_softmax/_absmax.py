@@ -251,7 +251,7 @@ def _lower(ctx: Any, x: Any, *, here: str, **params: Any) -> Any:
     if (
         aval.dtype.itemsize < 8
         and one_device(ctx)
-        and fastest("absmax", [aval], here, None, **request) == here
+        and fastest("absmax", [aval], here, None, **request).implementation == here
     ):
         in_place = here == "cpu" and not params["quantizes"] and _is_donated(ctx, x.type)
         aliases = {0: 0} if in_place else {}

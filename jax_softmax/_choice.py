@@ -24,13 +24,17 @@ class Choice(NamedTuple):
 
     implementation: str
     reason: str
+    batch_invariant: bool = True  # whether the kernels' plan must not depend on the number of rows
 
 
 class Few(NamedTuple):
-    """So many columns or more, so few rows: XLA's code, which spreads each over the device."""
+    """So many columns or more, so few rows."""
 
     columns: int
     rows: int
+
+    def has(self, columns: int, elements: int) -> bool:
+        return columns >= self.columns and elements <= self.rows * columns
 
 
 class Rule(NamedTuple):
@@ -61,8 +65,12 @@ class Rule(NamedTuple):
     terms_elements: int  # the same with masks or other terms, of rows that are one kernel to XLA
     terms_columns: int  # fewer are read one by one
     one_kernel: int  # the most columns of which XLA makes a single kernel
-    long: int  # columns from which few rows may be split, where the caller allows it
-    few: dict[str, tuple[Few, ...]]  # by family
+    long: int  # columns from which few rows may be split
+    few: dict[str, Few]  # by family, of XLA's code, which spreads each row over the device
+    # By op: those that kernels split in less time than XLA's code takes, in geometric mean over all
+    # neighbours (benchmarks/results/h200-graph-few.json; alone, h200-logsumexp-few.json). XLA's
+    # derivatives of a result are two kernels, which are as fast and fuse.
+    split: dict[str, Few]
     # By family, or of what is converted: the most columns along another axis that XLA unrolls.
     interleaved: dict[str, int]
     # The most columns along another axis, and elements, of derivatives that are XLA's single kernel
@@ -129,9 +137,14 @@ RULES = {
         one_kernel=ONE_KERNEL,
         long=2**15,
         few={
-            "softmax": (Few(2**15, 8),),
-            "logsumexp": (Few(2**15, 8), Few(2**16, 24)),
-            "terms": (Few(2**14, 12),),
+            "softmax": Few(2**15, 8),
+            "logsumexp": Few(2**16, 24),
+            "terms": Few(2**14, 12),
+        },
+        split={
+            "softmax": Few(2**15, 8),
+            "log_softmax": Few(2**15, 8),
+            "logsumexp": Few(2**15, 16),
         },
         interleaved={"softmax": 4, "logsumexp": 8, "conversion": 8},
         narrow_columns=8,
@@ -228,18 +241,16 @@ def choose(
         return Choice(platform, "the shape is symbolic")
     family, columns, elements = FAMILY.get(op, ""), shape[axis], math.prod(shape)
     last = math.prod(shape[axis + 1 :]) == 1
-    if batch_invariant is False and last and family != "terms" and columns >= rule.long:
-        return Choice(platform, f"rows of {rule.long} or more, of which few are split")
+    split = rule.split.get(op)
+    splits = batch_invariant is False or (split is not None and split.has(columns, elements))
+    if splits and last and family != "terms" and columns >= rule.long:
+        why = f"rows of {rule.long} or more, of which few are split"
+        return Choice(platform, why, batch_invariant=False)
     if elements <= rule.elements and family != "absmax":  # which is several launches to XLA
         return Choice("xla", f"at most {rule.elements} elements: a launch costs more than they do")
-    # Kernels that keep to a plan for any number of rows give one row to a few multiprocessors: one
-    # or 8 rows of 128,256 take 1.05 to 1.15 times as long backward, 0.7 to 0.95 forward
-    # (benchmarks/results/h200-ring-rows.json); in graphs they were not measured.
-    for few in rule.few.get(family, ()):
-        if columns >= few.columns and elements <= few.rows * columns:
-            return Choice(
-                "xla", f"at most {few.rows} long rows, which keep few multiprocessors busy"
-            )
+    few = rule.few.get(family)
+    if few is not None and few.has(columns, elements):
+        return Choice("xla", f"at most {few.rows} long rows, which keep few multiprocessors busy")
     if not last and (why := _why_not_interleaved(op, shape, axis, dtype, output_dtype, rule)):
         return Choice("xla", why)
     if family == "terms":
@@ -257,8 +268,7 @@ def choose(
         return Choice(platform, f"rows of more than {most}")
     read_singly = (width == 2 and columns in rule.odd) or (op, width) in rule.whole
     if read_singly and columns * width % 16 != 0:
-        few = columns >= rule.odd_columns and elements <= rule.odd_elements
-        if few and op in FORWARD:
+        if op in FORWARD and columns >= rule.odd_columns and elements <= rule.odd_elements:
             return Choice("xla", f"at most {rule.odd_elements} elements of rows for a warp each")
         return Choice(platform, "rows that are no whole vectors: XLA reads them singly")
     return Choice("xla", f"rows of at most {most}: one kernel that fuses with its neighbours")

@@ -11,7 +11,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import mlir
 
 from . import _choice, _native
-from ._reference import is_sharded
+from ._reference import ONE_KERNEL, is_sharded
 
 Reference = Callable[..., jax.Array]
 
@@ -100,7 +100,7 @@ def _lower_map(
         one_device(ctx)
         and axis == x.ndim - 1
         and dtype == x.dtype
-        and fastest(name, [x], here, None, strategy="auto", **params) == here
+        and fastest(name, [x], here, None, strategy="auto", **params).implementation == here
     ):
         return jax.ffi.ffi_lowering(_native.target(name))(ctx, *operands)
     return default(ctx, *operands, **params)
@@ -150,11 +150,15 @@ def _lower(
     read = ctx.avals_in if op not in OF_OPERAND else ctx.avals_in[:2]
     from_result = op in OF_OPERAND and len(operands) == 2
     case = f"masked_{op}" if attributes.get("zeros_are_masked") or from_result else op
-    if (backend or fastest(case, read, here, batch_invariant, **params)) != here:
+    if backend:
+        choice = _choice.Choice(backend, "it was asked for")
+    else:
+        choice = fastest(case, read, here, batch_invariant, **params)
+    if choice.implementation != here:
         params |= attributes
         return _lower_reference(ctx, *operands, reference=reference, backend=backend, **params)
     in_place = here == "cpu" and one_device(ctx)
-    params["batch_invariant"] = batch_invariant is not False
+    params["batch_invariant"] = batch_invariant is not False and choice.batch_invariant
     workspace = _workspace(op, read, **params) if here == "cuda" else 0
     params |= attributes
     call = partial(_call, call_p, axis_last=not in_place, workspace=workspace, **params)
@@ -170,15 +174,13 @@ def fastest(
     axis: int,
     dtype: Any,
     strategy: str,
-) -> str:
-    """The backend that `implementation=None` stands for."""
+) -> _choice.Choice:
+    """What `implementation=None` stands for."""
     assert strategy == "auto"
     if not all(_native.has_kernels(here, x.dtype, dtype) for x in operands):
-        return "xla"
+        return _choice.Choice("xla", "there are no kernels for these dtypes")
     shape, wide = operands[0].shape, _widest(operands)
-    return _choice.choose(
-        op, shape, axis, wide, dtype, here, batch_invariant=batch_invariant
-    ).implementation
+    return _choice.choose(op, shape, axis, wide, dtype, here, batch_invariant=batch_invariant)
 
 
 def may_be_fused(
@@ -191,7 +193,10 @@ def may_be_fused(
     strategy: str,
     batch_invariant: bool | None,
 ) -> bool:
-    """Whether `op` along the last axis may become XLA's code: by some platform's rule, or asked."""
+    """Whether `op` along the last axis may become a single kernel of XLA's: by a rule, or asked."""
+    columns = x.shape[axis]
+    if isinstance(columns, int) and columns > ONE_KERNEL:
+        return False
     if backend not in (None, "xla") or strategy != "auto":
         return False
     problem = op, x.shape, axis, max(x.dtype, dtype, key=lambda d: d.itemsize), dtype

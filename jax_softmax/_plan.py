@@ -80,6 +80,13 @@ def plan(
     output_dtype = dtype if output_dtype is None else _named(output_dtype)
     batch_invariant = _canonicalize.three_state(batch_invariant)
     name, limits = _resolve(device)
+    platform = "cpu" if limits == "cpu" else "cuda"
+    if strategy == "auto":
+        choice = _choice.choose(
+            op, shape, axes[0], dtype, output_dtype, platform, batch_invariant=batch_invariant
+        )
+    else:
+        choice = _choice.Choice(platform, f"strategy={strategy!r} is one of its kernels")
     geometry = _native.plan(
         op,
         shape,
@@ -87,16 +94,10 @@ def plan(
         output_dtype=output_dtype,
         axis=axes[0],
         strategy=strategy,
-        batch_invariant=batch_invariant is not False,
+        batch_invariant=batch_invariant is not False and choice.batch_invariant,
         device=limits,
     )
-    platform = "cpu" if limits == "cpu" else "cuda"
-    choice = _choice.Choice(platform, f"strategy={strategy!r} is one of its kernels")
-    if strategy == "auto":
-        choice = _choice.choose(
-            op, shape, axes[0], dtype, output_dtype, platform, batch_invariant=batch_invariant
-        )
-    return Plan(device=name, **choice._asdict(), **geometry)
+    return Plan(device=name, implementation=choice.implementation, reason=choice.reason, **geometry)
 
 
 def _named(dtype: Any) -> Any:

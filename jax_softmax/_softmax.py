@@ -44,9 +44,10 @@ def softmax(
         neighbours (`plan` tells which, and why); or `"cuda"`, `"cpu"` (this package's kernels) or
         `"xla"`. A kernel strategy may follow, as in `"cuda:stream"`, for tests and measurements.
       batch_invariant: True if, along the last axis, a row's bits must depend neither on its
-        neighbours nor on the size of the batch: kernels, wherever there are any. None if that may
-        be given up where XLA's code, which does not promise it, is faster; the kernels' plans keep
-        to it. False if these too may depend on the number of rows, which helps few long ones.
+        neighbours nor on the size of the batch: kernels, wherever there are any. None if
+        `implementation=None` may give that up for what is faster: XLA's code, which does not
+        promise it, or kernels that split few long rows; the kernels' other plans keep to it. False
+        if any plan may depend on the number of rows.
 
     Returns:
       An array of `x`'s shape and of `dtype`. A row that holds NaN or `+inf`, or only `-inf`,

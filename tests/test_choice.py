@@ -104,7 +104,8 @@ def test_on_a_cpu_the_shortest_rows_of_some_ops_are_xlas(op, most):
     def chosen(op, columns, platform):
         return _choice.choose(op, (MANY, columns), 1, *[jnp.dtype("float64")] * 2, platform)
 
-    assert chosen(op, most, "cpu") == ("xla", f"rows of {most}: XLA's vectors go across them")
+    why = f"rows of {most}: XLA's vectors go across them"
+    assert chosen(op, most, "cpu") == _choice.Choice("xla", why)
     assert chosen(op, most + 1, "cpu").implementation == "cpu"
     assert chosen(op, most, "cuda").implementation == "cuda"
     assert chosen("softmax", 1, "cpu").implementation == "cpu"
@@ -116,17 +117,26 @@ def test_few_long_rows_are_the_kernels_where_they_may_be_split():
         return plan(shape, "bfloat16", op=op, device="H200", batch_invariant=batch_invariant)
 
     for rows in (1, 8):
-        assert chosen(None, rows).implementation == "xla"
-        assert chosen(True, rows).implementation == "cuda"
-        split = chosen(False, rows)
-        assert (split.implementation, split.strategy) == ("cuda", "split")
+        kept = chosen(True, rows)
+        assert (kept.implementation, kept.strategy) == ("cuda", "ring")
+        for op in (*FORWARD, *GRADIENT, "logsumexp"):
+            flags = (None, False) if op in (*FORWARD, "logsumexp") else (False,)
+            for flag in flags:
+                split = chosen(flag, rows, op)
+                assert (split.implementation, split.strategy) == ("cuda", "split")
+        for op in GRADIENT:
+            assert chosen(None, rows, op).implementation == "xla"
+    # Of more rows the plan is that of any number.
+    assert chosen(None, 9).strategy == chosen(True, 9).strategy == "ring"
     # Masked rows are never split, nor are those along another axis.
     assert chosen(False, 8, "masked_softmax").implementation == "xla"
     other = plan((1, 40_000, 8), "float32", 1, batch_invariant=False, device="H200")
     assert other.implementation == "xla"
-    for op, most in (("softmax", 8), ("logsumexp", 24)):
-        assert chosen(None, most, op).implementation == "xla"
+    for op, fewest, most in (("softmax_tangent", 1, 8), ("logsumexp", 17, 24)):
+        for rows in (fewest, most):
+            assert chosen(None, rows, op).implementation == "xla"
         assert chosen(None, most + 1, op).implementation == "cuda"
+    assert chosen(None, 16, "logsumexp").strategy == "split"
 
 
 OTHER_OPS = [  # op, shape, axis, expected
@@ -245,6 +255,16 @@ def test_a_program_follows_the_rule(name, request_):
 
 
 @pytest.mark.usefixtures("cpu_has_the_rule")
+@pytest.mark.parametrize("name", FORWARD)
+def test_in_a_program_few_long_rows_may_be_split(name):
+    for rows, flag, expected in ((8, None, "false"), (8, True, "true"), (9, None, "true")):
+        x = np.ones((rows, 40_000), np.float32)
+        f = functools.partial(getattr(jax_softmax, name), batch_invariant=flag)
+        lowered = jax.jit(f).trace(x).lower(lowering_platforms=("cpu",))
+        assert f"batch_invariant = {expected}" in lowered.as_text()
+
+
+@pytest.mark.usefixtures("cpu_has_the_rule")
 @pytest.mark.parametrize("op", (*FORWARD, *GRADIENT))
 def test_dtypes_without_kernels_need_no_rule(op):
     with pytest.raises(ValueError, match="complex64"):
@@ -288,6 +308,8 @@ OPERAND_READ = [  # shape, axis, dtype, request, whether the derivative may read
     ((1024, 268), 1, "float16", {"dtype": "float32"}, True),
     ((1024, 257), 1, "float32", {}, False),
     ((64, 5000), 1, "float32", {}, False),
+    ((8, 5000), 1, "float32", {}, False),  # XLA's code, but of the result: it makes two kernels
+    ((64, 5000), 1, "float32", {"implementation": "xla"}, False),
     ((8, 9), 1, "float16", {}, True),
     ((4, 4096, 3), 1, "float32", {}, False),  # XLA's code, but of the result
 ]
