@@ -154,6 +154,9 @@ def _lower(
         choice = _choice.Choice(backend, "it was asked for")
     else:
         choice = fastest(case, read, here, batch_invariant, **params)
+        if batch_invariant is None and not choice.batch_invariant and not one_device(ctx):
+            # Few rows: if the axis is sharded after all, to gather it costs more than they do.
+            choice = choice._replace(implementation="xla")
     if choice.implementation != here:
         params |= attributes
         return _lower_reference(ctx, *operands, reference=reference, backend=backend, **params)

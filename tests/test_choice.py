@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 from _support import bind, compiled, count_calls
 from _truth import BACKWARD, FORWARD, GRADIENT
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
 
 import jax_softmax
 from jax_softmax import _choice, _native, plan
@@ -262,6 +264,16 @@ def test_in_a_program_few_long_rows_may_be_split(name):
         f = functools.partial(getattr(jax_softmax, name), batch_invariant=flag)
         lowered = jax.jit(f).trace(x).lower(lowering_platforms=("cpu",))
         assert f"batch_invariant = {expected}" in lowered.as_text()
+
+
+@pytest.mark.usefixtures("cpu_has_the_rule")
+@pytest.mark.parametrize("name", FORWARD)
+@pytest.mark.parametrize("rows, flag, calls", [(8, None, 0), (8, False, 1), (9, None, 1)])
+def test_on_an_automatic_mesh_few_long_rows_are_xlas(name, rows, flag, calls):
+    mesh = jax.make_mesh((2,), ("a",), (AxisType.Auto,), devices=jax.devices("cpu")[:2])
+    x = jax.device_put(np.ones((rows, 40_000), np.float32), NamedSharding(mesh, P()))
+    f = functools.partial(getattr(jax_softmax, name), batch_invariant=flag)
+    assert count_calls(compiled(f, x)) == calls
 
 
 @pytest.mark.usefixtures("cpu_has_the_rule")
