@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from report import Entry, shape_label
 
 # What a rule may choose from, of the variants that are timed.
-CHOICES = ("native", "xla", "xla_forward")
+CHOICES = ("native", "split", "xla", "xla_forward")
 
 
 def columns_of(entry: Entry) -> int:

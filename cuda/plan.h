@@ -357,7 +357,8 @@ inline constexpr int kClusterNotesBytes = 2 * kClusterThreads / kWarpLanes * kCl
 // A block of "ring" has three warps of their own, then teams that take places by turns: those that
 // reduce what is there and those that write the results. With 6 that reduce in place of 7,
 // log-softmax of 65,536 float32 columns ran at 0.97 of the copy limit instead of 0.99, of 50,257 at
-// 0.94 instead of 0.96; of 8 and 4 the speed is the same (benchmarks/results/h200-ring-odd.json).
+// 0.94 instead of 0.96; with 8 and 4 float32 is as fast, bf16 of 65,536 columns at 0.97 instead of
+// 0.98 (benchmarks/results/h200-ring-odd.json).
 inline constexpr int kRingAlone = 3, kRingTeams = 2, kRingReducers = 7, kRingWriters = 6;
 inline constexpr int kRingThreads =
     kWarpLanes * (kRingAlone + kRingTeams * (kRingReducers + kRingWriters));
@@ -366,8 +367,8 @@ inline constexpr int kRingCopies = 3;          // under way
 inline constexpr int kLinePacks = 8;           // vectors of a line of the cache
 inline constexpr int kRingPlacesBytes = 4096;  // for what is known of places
 // As many parts as have room at a time, and the most of one, of all inputs: what that many have
-// room for in the shared memory of compute capability 9.0, and of one input in 16 bits what a
-// team's registers hold. Softmax of 262,144 bf16 columns in 22 parts of 23 KB ran at 0.97 of the
+// room for in the shared memory of compute capability 9.0, and of one input in 16 bits what 6
+// warps' registers hold. Softmax of 262,144 bf16 columns in 22 parts of 23 KB ran at 0.97 of the
 // copy limit, in 19 of 27 KB at 0.96, in 16 of 32 KB at 0.93 (there is room for six); of 32,768
 // float32 columns in 5 of 26 KB at 0.97, in 6 of 21 KB at 0.94, in 4 of 32 KB at 0.95. Of more
 // parts than so many the results cost too much to read: a million float32 columns ran at 0.71 in

@@ -34,7 +34,7 @@ class Few(NamedTuple):
     rows: int
 
     def has(self, columns: int, elements: int) -> bool:
-        return columns >= self.columns and elements <= self.rows * columns
+        return columns >= self.columns and 0 < elements <= self.rows * columns
 
 
 class Rule(NamedTuple):
@@ -66,7 +66,7 @@ class Rule(NamedTuple):
     terms_columns: int  # fewer are read one by one
     one_kernel: int  # the most columns of which XLA makes a single kernel
     long: int  # columns from which few rows may be split
-    few: dict[str, Few]  # by family, of XLA's code, which spreads each row over the device
+    few: dict[str, tuple[Few, ...]]  # by family: of XLA's code, which spreads each over the device
     # By op: those that kernels split in less time than XLA's code takes, in geometric mean over all
     # neighbours (benchmarks/results/h200-graph-few.json; alone, h200-logsumexp-few.json). XLA's
     # derivatives of a result are two kernels, which are as fast and fuse.
@@ -137,9 +137,9 @@ RULES = {
         one_kernel=ONE_KERNEL,
         long=2**15,
         few={
-            "softmax": Few(2**15, 8),
-            "logsumexp": Few(2**16, 24),
-            "terms": Few(2**14, 12),
+            "softmax": (Few(2**15, 8),),
+            "logsumexp": (Few(2**15, 8), Few(2**16, 24)),
+            "terms": (Few(2**14, 12),),
         },
         split={
             "softmax": Few(2**15, 8),
@@ -248,9 +248,10 @@ def choose(
         return Choice(platform, why, batch_invariant=False)
     if elements <= rule.elements and family != "absmax":  # which is several launches to XLA
         return Choice("xla", f"at most {rule.elements} elements: a launch costs more than they do")
-    few = rule.few.get(family)
-    if few is not None and few.has(columns, elements):
-        return Choice("xla", f"at most {few.rows} long rows, which keep few multiprocessors busy")
+    for few in rule.few.get(family, ()):
+        if few.has(columns, elements):
+            why = f"at most {few.rows} long rows, which keep few multiprocessors busy"
+            return Choice("xla", why)
     if not last and (why := _why_not_interleaved(op, shape, axis, dtype, output_dtype, rule)):
         return Choice("xla", why)
     if family == "terms":

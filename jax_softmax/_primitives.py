@@ -95,7 +95,7 @@ def _tangent(primitive: Primitive, y: jax.Array, t: Any, *x: jax.Array, **params
 def _def_jvp(primitive: Primitive, tangent: Primitive, *, of_operand: bool = False) -> None:
     """The derivative of `primitive` is `tangent(result, t)`.
 
-    With `of_operand`, that takes the operand too where XLA's code may be what runs: see
+    With `of_operand`, that takes the operand too where XLA may make a single kernel of it: see
     `_reference.log_softmax_cotangent`. Kernels do not read it; it has no name to be saved by.
     """
 

@@ -11,9 +11,9 @@ import jax_softmax
 SMALL = (0, 1, 2, 3, 5, 8, 15, 16, 17, 31, 33, 127, 257)
 LARGE = {"cpu": 50_257, "cuda": 262_147}
 # Where a kernel goes another way under the same plan: a CPU block is 4096 columns, a thread of a
-# cluster holds 13 vectors, a warp of "ring" 256 and a part of a row there up to 1776 (a little less
-# in the last part, or more than a team holds at a time), one of "registers" 16 or 32 elements, and
-# a tile's lane so many, all of them or not.
+# cluster holds 13 vectors, a warp of "ring" 256 and a part of a row there up to 1776, a little less
+# in the last one, or 2368, which is more than a team holds at a time (test_shared_rows.py), one of
+# "registers" 16 or 32 elements, and a tile's lane so many, all of them or not.
 WITHIN_A_PLAN = {
     "cpu": (255, 256, 257, 2049, 4095, 4096, 4097),
     "cuda": (),

@@ -139,6 +139,10 @@ def test_few_long_rows_are_the_kernels_where_they_may_be_split():
             assert chosen(None, rows, op).implementation == "xla"
         assert chosen(None, most + 1, op).implementation == "cuda"
     assert chosen(None, 16, "logsumexp").strategy == "split"
+    assert chosen(None, 0).implementation == "xla"
+    # Along another axis none is split, and none of them are the kernels'.
+    along_another = plan((40_001, 7), "float64", 0, op="logsumexp", device="H200")
+    assert along_another.implementation == "xla"
 
 
 OTHER_OPS = [  # op, shape, axis, expected

@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 import pytest
-from _cuda_programs import ABSMAX, CASES, CHOSEN, DEVICES, FEW_LONG_ROWS, FREE, FUSED
+from _cuda_programs import ABSMAX, CASES, CHOSEN, DEVICES, FEW_LONG_ROWS, FREE, FUSED, NAMES
 from _support import COLLECTIVES
 
 from jax_softmax import _native
@@ -65,6 +65,14 @@ def test_short_rows_are_one_kernel_with_their_neighbours(case, programs):
     fused = columns <= most
     assert made["gradient"] == (not fused)
     assert made["both passes"] == (2 if fused else 3)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("devices", DEVICES)
+def test_few_long_rows_are_split_on_one_device(name, devices, programs):
+    alone = int(devices == 1)
+    # XLA has the derivative of the result.
+    assert programs[f"few, {name} on {devices}"] == {"split": alone, "gradient": [alone] * 2}
 
 
 @pytest.mark.parametrize("name", FUSED)

@@ -211,8 +211,8 @@ class Ring {
   using Raw = typename Load::template Raw<kVector>;
   using Part = RingPart<Window<kVector, kWhole>>;
   // Vectors that a thread has under way, when it reduces and when it writes. With twice as many
-  // writes at a time softmax of 65,536 float32 columns ran at 0.93 of the copy limit instead of
-  // 0.98 (benchmarks/results/h200-ring-odd.json).
+  // writes at a time, in a form that was not kept, softmax of 65,536 float32 columns ran at 0.93 of
+  // the copy limit instead of 0.96 (benchmarks/results/h200-ring-odd.json).
   static constexpr int kPacks = kRingPacks / Op::kInputs;
   static constexpr int kWritten = kPacks / 2;
 
