@@ -28,13 +28,10 @@ class Choice(NamedTuple):
 
 
 class Few(NamedTuple):
-    """So many columns or more, so few rows."""
+    """So many columns or more, so few rows: XLA's code, which spreads each over the device."""
 
     columns: int
     rows: int
-
-    def has(self, columns: int, elements: int) -> bool:
-        return columns >= self.columns and 0 < elements <= self.rows * columns
 
 
 class Rule(NamedTuple):
@@ -66,11 +63,12 @@ class Rule(NamedTuple):
     terms_columns: int  # fewer are read one by one
     one_kernel: int  # the most columns of which XLA makes a single kernel
     long: int  # columns from which few rows may be split
-    few: dict[str, tuple[Few, ...]]  # by family: of XLA's code, which spreads each over the device
-    # By op: those that kernels split in less time than XLA's code takes, in geometric mean over all
-    # neighbours (benchmarks/results/h200-graph-few.json; alone, h200-logsumexp-few.json). XLA's
-    # derivatives of a result are two kernels, which are as fast and fuse.
-    split: dict[str, Few]
+    few: dict[str, tuple[Few, ...]]  # by family
+    # By op: the most of these rows that kernels split in less time than XLA's code takes, in
+    # geometric mean over all neighbours (benchmarks/results/h200-graph-few.json; alone,
+    # h200-logsumexp-few.json). XLA's derivatives of a result are two kernels, which are as fast and
+    # fuse.
+    split: dict[str, int]
     # By family, or of what is converted: the most columns along another axis that XLA unrolls.
     interleaved: dict[str, int]
     # The most columns along another axis, and elements, of derivatives that are XLA's single kernel
@@ -141,11 +139,7 @@ RULES = {
             "logsumexp": (Few(2**15, 8), Few(2**16, 24)),
             "terms": (Few(2**14, 12),),
         },
-        split={
-            "softmax": Few(2**15, 8),
-            "log_softmax": Few(2**15, 8),
-            "logsumexp": Few(2**15, 16),
-        },
+        split={"softmax": 8, "log_softmax": 8, "logsumexp": 16},
         interleaved={"softmax": 4, "logsumexp": 8, "conversion": 8},
         narrow_columns=8,
         narrow_elements=2**20,
@@ -241,15 +235,14 @@ def choose(
         return Choice(platform, "the shape is symbolic")
     family, columns, elements = FAMILY.get(op, ""), shape[axis], math.prod(shape)
     last = math.prod(shape[axis + 1 :]) == 1
-    split = rule.split.get(op)
-    splits = batch_invariant is False or (split is not None and split.has(columns, elements))
+    splits = batch_invariant is False or 0 < elements <= rule.split.get(op, 0) * columns
     if splits and last and family != "terms" and columns >= rule.long:
         why = f"rows of {rule.long} or more, of which few are split"
         return Choice(platform, why, batch_invariant=False)
     if elements <= rule.elements and family != "absmax":  # which is several launches to XLA
         return Choice("xla", f"at most {rule.elements} elements: a launch costs more than they do")
     for few in rule.few.get(family, ()):
-        if few.has(columns, elements):
+        if columns >= few.columns and elements <= few.rows * columns:
             why = f"at most {few.rows} long rows, which keep few multiprocessors busy"
             return Choice("xla", why)
     if not last and (why := _why_not_interleaved(op, shape, axis, dtype, output_dtype, rule)):
