@@ -76,6 +76,13 @@ def shape_label(entry: Entry) -> str:
     return "x".join(map(str, entry["shape"])) + at
 
 
+def as_text(report: Entry) -> str:
+    """JSON of a report, each case on a line of its own."""
+    header = json.dumps({k: v for k, v in report.items() if k != "cases"}, indent=1)
+    cases = ",\n  ".join(map(json.dumps, report["cases"]))
+    return header.removesuffix("\n}") + f',\n "cases": [\n  {cases}\n ]\n}}\n'
+
+
 def record(
     entries: Iterator[Entry],
     header: Entry,
@@ -99,7 +106,7 @@ def record(
     def write() -> None:
         if output:
             unfinished = output.with_suffix(".partial")
-            unfinished.write_text(json.dumps(report, indent=1))
+            unfinished.write_text(as_text(report))
             unfinished.replace(output)
 
     complete = True

@@ -61,6 +61,7 @@ def test_the_budget_ends_a_run_cleanly(tmp_path):
     run("run.py", *FEW, *QUICK, "--columns", "16,33", "--budget", "0", "--output", out)
     report = json.loads(out.read_text())
     assert not report["complete"] and len(report["cases"]) == 1
+    assert out.read_text().count("\n  {") == 1  # a line for each case
 
 
 def test_fused_counts_what_must_move(tmp_path):
