@@ -188,6 +188,13 @@ struct Body {
 template <int kVector, bool kWhole>
 using BodyOf = std::conditional_t<kWhole, Window<kVector, true>, Body<kVector>>;
 
+// How many vectors of a line of the cache lie before a window's first one. Of rows of whole vectors
+// none: these are shared out alike wherever they lie.
+template <typename W>
+__device__ __forceinline__ int PacksBeforeInLine(const W& window) {
+  return W::kWhole ? 0 : static_cast<int>(window.base / W::kVector % kLinePacks);
+}
+
 // The part of a row that one of `blocks` blocks takes: `packs` vectors of the row's window.
 template <typename W>
 struct Slice {

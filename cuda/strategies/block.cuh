@@ -130,7 +130,7 @@ template <typename W>
 __device__ __forceinline__ int FirstByLines(const W& window) {
   int first = threadIdx.x;
   if constexpr (!W::kWhole) {
-    first -= static_cast<int>(window.base / W::kVector % kLinePacks);
+    first -= PacksBeforeInLine(window);
     if (first < 0) first += blockDim.x;
   }
   return first;

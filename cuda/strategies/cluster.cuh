@@ -25,7 +25,7 @@ class Inbox {
   // all have taken what was there.
   __device__ __forceinline__ void Fetch(const Load& load, const Share& slice) const {
     const int64_t offset = slice.window.Offset(slice.begin);
-    const unsigned bytes = Complete(load, slice) * kVectorBytes;
+    const unsigned bytes = Copied(load, slice) * kVectorBytes;
     barrier_.Expect(bytes * Op::kInputs);
     if (bytes == 0) return;
 #pragma unroll
@@ -54,31 +54,19 @@ class Inbox {
   __device__ __forceinline__ typename Raw::Word* Place(int input, int k) const {
     return &words_[input * capacity_ + k];
   }
-  // Vectors of the slice that the operand has whole: its last may reach beyond it.
-  __device__ __forceinline__ static int Complete(const Load& load, const Share& slice) {
-    if constexpr (kWhole) return slice.packs;
-    const int64_t left = load.elements - slice.window.Offset(slice.begin);
-    return static_cast<int>(min(int64_t{slice.packs}, max(left, int64_t{0}) / kVector));
+  __device__ __forceinline__ static int Copied(const Load& load, const Share& slice) {
+    using W = decltype(slice.window);
+    return CopiedPacks<W>(load, slice.window.Offset(slice.begin), slice.packs);
   }
-  // By the thread that takes vector k. What the operand has no whole vector for was not copied.
+  // By the thread that takes vector k.
   __device__ __forceinline__ void Mask(const Load& load, const Share& slice, int k) const {
     if (k >= slice.packs || k % kClusterThreads != threadIdx.x) return;
     if (slice.window.IsWhole(slice.begin + k)) return;
-    const bool copied = k < Complete(load, slice);
-    const int64_t offset = slice.window.Offset(slice.begin + k);
+    const bool copied = k < Copied(load, slice);
 #pragma unroll
     for (int input = 0; input < Op::kInputs; ++input) {
-      auto* elements = reinterpret_cast<typename Load::Io*>(Place(input, k));
-#pragma unroll 1
-      for (int i = 0; i < kVector; ++i) {
-        if (!slice.window.Has(slice.begin + k, i)) {
-          elements[i] = Load::AbsentIo(input);
-        } else if (!copied) {
-          elements[i] = load.source[input][offset + i];
-        }
-      }
+      LeaveOwn(load, input, slice.window, slice.begin + k, copied, Place(input, k));
     }
-    FenceCopies();
   }
 
   typename Raw::Word* words_;

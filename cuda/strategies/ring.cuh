@@ -187,7 +187,7 @@ struct RingPart {
   __device__ __forceinline__ RingPart(int64_t number, int64_t columns, const RingShape& shape)
       : window(number / shape.parts, columns) {
     const int index = static_cast<int>(number % shape.parts);
-    const int in_line = W::kWhole ? 0 : static_cast<int>(window.base / W::kVector % kLinePacks);
+    const int in_line = PacksBeforeInLine(window);
     begin = min(max(index * shape.packs - in_line, 0), window.packs);
     packs = min((index + 1) * shape.packs - in_line, window.packs) - begin;
   }
@@ -263,7 +263,7 @@ class Ring {
         for (int end = 0; end < 2; ++end) {
           const int pack = part.Edge(end);
           const bool own = pack / kHeld % kRingReducers == warp && pack % kWarpLanes == Lane();
-          if (pack >= 0 && own) LeaveOwn(turn.place, part, pack);
+          if (pack >= 0 && own) Mask(turn.place, part, pack);
         }
       }
       Partial<Op> total;
@@ -378,26 +378,14 @@ class Ring {
     }
   }
 
+  __device__ __forceinline__ int Copied(const Part& part) const {
+    return CopiedPacks<decltype(part.window)>(load_, part.window.Offset(part.begin), part.packs);
+  }
+
   // Neighbouring rows' elements at a part's ends come too. By one thread.
   __device__ __forceinline__ void Fetch(int place, const Part& part) const {
     const int64_t offset = part.window.Offset(part.begin);
-    int packs = part.packs;
-    if constexpr (!kWhole) {
-      // Of the operand's last vector, the elements that there are; nothing is copied here again.
-      const int64_t left = load_.elements - offset;
-      if (left < int64_t{packs} * kVector) {
-        packs = static_cast<int>(max(left, int64_t{0}) / kVector);
-#pragma unroll
-        for (int input = 0; input < Op::kInputs; ++input) {
-          auto* elements = reinterpret_cast<Io*>(At(place, input, packs));
-#pragma unroll 1
-          for (int64_t i = int64_t{packs} * kVector; i < left; ++i) {
-            elements[i - int64_t{packs} * kVector] = load_.source[input][offset + i];
-          }
-        }
-      }
-    }
-    const unsigned bytes = packs * kVectorBytes;
+    const unsigned bytes = Copied(part) * kVectorBytes;
     places_.full[place].Expect(bytes * Op::kInputs);
     if (bytes == 0) return;
 #pragma unroll
@@ -427,17 +415,13 @@ class Ring {
     return ReduceWords<Op, Load>(op_, raw, zeros_, [](int, const auto&) {});
   }
 
-  // Makes neighbouring rows' elements of a vector absent, by the lane that reduces it.
-  __device__ __forceinline__ void LeaveOwn(int place, const Part& part, int pack) const {
+  // By the lane that reduces the vector.
+  __device__ __forceinline__ void Mask(int place, const Part& part, int pack) const {
+    const bool copied = pack < Copied(part);
 #pragma unroll
     for (int input = 0; input < Op::kInputs; ++input) {
-      auto* elements = reinterpret_cast<Io*>(At(place, input, pack));
-#pragma unroll 1
-      for (int i = 0; i < kVector; ++i) {
-        if (!part.window.Has(part.begin + pack, i)) elements[i] = Load::AbsentIo(input);
-      }
+      LeaveOwn(load_, input, part.window, part.begin + pack, copied, At(place, input, pack));
     }
-    FenceCopies();
   }
 
   // Writes the row's elements of its edges, by a warp: a lane has one of them.
