@@ -26,6 +26,10 @@ class Choice(NamedTuple):
     reason: str
     batch_invariant: bool = True  # whether the kernels' plan must not depend on the number of rows
 
+    def is_batch_invariant(self, asked: bool | None) -> bool:
+        """The same, once the caller's `batch_invariant` is heard."""
+        return asked is not False and self.batch_invariant
+
 
 class Few(NamedTuple):
     """So many columns or more, so few rows: XLA's code, which spreads each over the device."""

@@ -161,7 +161,7 @@ def _lower(
         params |= attributes
         return _lower_reference(ctx, *operands, reference=reference, backend=backend, **params)
     in_place = here == "cpu" and one_device(ctx)
-    params["batch_invariant"] = batch_invariant is not False and choice.batch_invariant
+    params["batch_invariant"] = choice.is_batch_invariant(batch_invariant)
     workspace = _workspace(op, read, **params) if here == "cuda" else 0
     params |= attributes
     call = partial(_call, call_p, axis_last=not in_place, workspace=workspace, **params)

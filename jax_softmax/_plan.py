@@ -94,7 +94,7 @@ def plan(
         output_dtype=output_dtype,
         axis=axes[0],
         strategy=strategy,
-        batch_invariant=batch_invariant is not False and choice.batch_invariant,
+        batch_invariant=choice.is_batch_invariant(batch_invariant),
         device=limits,
     )
     return Plan(device=name, implementation=choice.implementation, reason=choice.reason, **geometry)
