@@ -421,6 +421,11 @@ inline constexpr int kSplitPartBytes = 32;  // of a part's statistics, at most
 // benchmarks/results/h200-few-rows.json.
 inline constexpr int64_t kSplitRows = 16;
 inline constexpr int64_t kSplitRowBytes = 64 * 1024;
+// Of values for each row, which one block takes 13 us for at 128,256 bf16 columns, twice as many
+// rows are split, or four times as many of twice these bytes, up to so many in all: 64 of these
+// rows took 9.0 us, by "stream" 13.7, and 128 rows 17.2 and 14.0
+// (benchmarks/results/h200-logsumexp-rows.json).
+inline constexpr int64_t kSplitBytes = 32 * 1024 * 1024;
 
 // Geometries of "panel": benchmarks/results/h200-panel.json. With the same 256 threads for rows of
 // 33 columns or more, softmax of 40 and 100 bf16 columns ran at 0.53 and 0.67 of the copy limit:
@@ -960,8 +965,12 @@ constexpr Plan SplitPlan(const Problem& p, const Device& device, Plan plan) {
 
 // Whether few rows are better split, where the caller lets their number decide.
 constexpr bool PrefersSplit(const Problem& p) {
-  return !p.batch_invariant && !TakesTerms(p.op) && p.rows.inner == 1 &&
-         p.rows.Count() <= kSplitRows && RowBytes(p) >= kSplitRowBytes * p.inputs;
+  if (p.batch_invariant || TakesTerms(p.op) || p.rows.inner != 1) return false;
+  const int64_t rows = p.rows.Count(), bytes = RowBytes(p);
+  if (bytes < kSplitRowBytes * p.inputs) return false;
+  if (rows <= kSplitRows || !IsPerRow(p.op)) return rows <= kSplitRows;
+  const int64_t most = bytes < 2 * kSplitRowBytes ? 2 * kSplitRows : 4 * kSplitRows;
+  return rows <= most && rows * bytes <= kSplitBytes;
 }
 
 // What a call may need beside operands and result, for each row: XLA allocates it before a device

@@ -69,10 +69,11 @@ class Rule(NamedTuple):
     long: int  # columns from which few rows may be split
     few: dict[str, tuple[Few, ...]]  # by family
     # By op: the most of these rows that kernels split in less time than XLA's code takes, in
-    # geometric mean over all neighbours (benchmarks/results/h200-graph-few.json; alone,
-    # h200-logsumexp-few.json). XLA's derivatives of a result are two kernels, which are as fast and
-    # fuse.
+    # geometric mean over all neighbours (benchmarks/results/h200-graph-few.json); for a value each,
+    # alone (h200-logsumexp-few.json, h200-logsumexp-rows.json), and of so many bytes in all. XLA's
+    # derivatives of a result are two kernels, which are as fast and fuse.
     split: dict[str, int]
+    split_bytes: int
     # By family, or of what is converted: the most columns along another axis that XLA unrolls.
     interleaved: dict[str, int]
     # The most columns along another axis, and elements, of derivatives that are XLA's single kernel
@@ -143,7 +144,8 @@ RULES = {
             "logsumexp": (Few(2**15, 8), Few(2**16, 24)),
             "terms": (Few(2**14, 12),),
         },
-        split={"softmax": 8, "log_softmax": 8, "logsumexp": 16},
+        split={"softmax": 8, "log_softmax": 8, "logsumexp": 64},
+        split_bytes=2**25,
         interleaved={"softmax": 4, "logsumexp": 8, "conversion": 8},
         narrow_columns=8,
         narrow_elements=2**20,
@@ -239,15 +241,18 @@ def choose(
         return Choice(platform, "the shape is symbolic")
     family, columns, elements = FAMILY.get(op, ""), shape[axis], math.prod(shape)
     last = math.prod(shape[axis + 1 :]) == 1
-    splits = batch_invariant is False or 0 < elements <= rule.split.get(op, 0) * columns
+    few = 0 < elements <= rule.split.get(op, 0) * columns
+    if family == "logsumexp":
+        few = few and elements * dtype.itemsize <= rule.split_bytes
+    splits = few or batch_invariant is False
     if splits and last and family != "terms" and columns >= rule.long:
         why = f"rows of {rule.long} or more, of which few are split"
         return Choice(platform, why, batch_invariant=False)
     if elements <= rule.elements and family != "absmax":  # which is several launches to XLA
         return Choice("xla", f"at most {rule.elements} elements: a launch costs more than they do")
-    for few in rule.few.get(family, ()):
-        if columns >= few.columns and elements <= few.rows * columns:
-            why = f"at most {few.rows} long rows, which keep few multiprocessors busy"
+    for long in rule.few.get(family, ()):
+        if columns >= long.columns and elements <= long.rows * columns:
+            why = f"at most {long.rows} long rows, which keep few multiprocessors busy"
             return Choice("xla", why)
     if not last and (why := _why_not_interleaved(op, shape, axis, dtype, output_dtype, rule)):
         return Choice("xla", why)

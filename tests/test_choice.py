@@ -134,11 +134,15 @@ def test_few_long_rows_are_the_kernels_where_they_may_be_split():
     assert chosen(False, 8, "masked_softmax").implementation == "xla"
     other = plan((1, 40_000, 8), "float32", 1, batch_invariant=False, device="H200")
     assert other.implementation == "xla"
-    for op, fewest, most in (("softmax_tangent", 1, 8), ("logsumexp", 17, 24)):
-        for rows in (fewest, most):
-            assert chosen(None, rows, op).implementation == "xla"
-        assert chosen(None, most + 1, op).implementation == "cuda"
-    assert chosen(None, 16, "logsumexp").strategy == "split"
+    assert chosen(None, 8, "softmax_tangent").implementation == "xla"
+    assert chosen(None, 9, "softmax_tangent").implementation == "cuda"
+    assert chosen(None, 64, "logsumexp").strategy == "split"
+    assert chosen(None, 65, "logsumexp").strategy == chosen(True, 1, "logsumexp").strategy
+    # Of more bytes than so many, XLA's code is the faster one for few rows.
+    for rows, expected in ((9, "xla"), (24, "xla"), (25, "cuda")):
+        longer = plan((rows, 10**6), "float32", op="logsumexp", device="H200")
+        assert longer.implementation == expected
+        assert longer.strategy == "stream"
     assert chosen(None, 0).implementation == "xla"
     # Along another axis none is split, and none of them are the kernels'.
     along_another = plan((40_001, 7), "float64", 0, op="logsumexp", device="H200")
@@ -158,8 +162,8 @@ OTHER_OPS = [  # op, shape, axis, expected
     ("logsumexp", (64, 2049, 33), 1, "xla"),
     ("logsumexp", (2**13, 2049, 2), 1, "cuda"),
     ("logsumexp", (2**13 - 1, 2049, 2), 1, "xla"),
-    ("logsumexp", (24, 2**16), 1, "xla"),
-    ("logsumexp", (25, 2**16), 1, "cuda"),
+    ("logsumexp", (24, 2**20), 1, "xla"),
+    ("logsumexp", (25, 2**20), 1, "cuda"),
     ("masked_softmax_tangent", (MANY, 256), 1, "cuda"),
     ("masked_log_softmax_tangent", (MANY, 256), 1, "cuda"),
     ("masked_log_softmax_cotangent", (MANY, 256), 1, "cuda"),

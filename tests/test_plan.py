@@ -341,6 +341,18 @@ def test_few_long_rows_are_split_only_where_rows_may_depend_on_their_number(op, 
     assert others == {expected.get(device, "stream")}
 
 
+def test_more_rows_are_split_for_a_value_each():
+    def chosen(rows, columns, dtype="bfloat16"):
+        shape = (rows, columns)
+        return plan(shape, dtype, op="logsumexp", device="H200", batch_invariant=False).strategy
+
+    assert chosen(32, 32_768) == chosen(64, 65_536) == chosen(64, 128_256) == "split"
+    assert chosen(33, 32_768) == chosen(65, 65_536) == chosen(64, 262_144, "float32") == "stream"
+    # The fewest are split whatever their length.
+    assert chosen(16, 4_000_000) == "split" and chosen(17, 4_000_000) == "stream"
+    assert chosen(1, 32_760) == "stream"
+
+
 def test_masks_have_plans():
     problem = (8, 16, 2048, 2048), "bfloat16"
     for device, expected in (

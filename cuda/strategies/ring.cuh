@@ -203,7 +203,8 @@ struct RingPart {
 
 // What the warps of a block do, by turns of places. None but Close waits for other blocks, so that
 // a part that has been taken is told of in any case. Before a lane says what its warp has done,
-// they meet, as shuffles alone do not order memory.
+// they meet, as shuffles alone do not order memory. compute-sanitizer's racecheck does not see that
+// where they are together already: it reports the edges of rows that are no whole vectors.
 template <typename Op, typename Load, typename Store, int kVector, bool kWhole>
 class Ring {
   using T = typename Op::T;
