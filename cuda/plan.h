@@ -358,7 +358,9 @@ inline constexpr int kClusterNotesBytes = 2 * kClusterThreads / kWarpLanes * kCl
 // reduce what is there and those that write the results. With 6 that reduce in place of 7,
 // log-softmax of 65,536 float32 columns ran at 0.97 of the copy limit instead of 0.99, of 50,257 at
 // 0.94 instead of 0.96; with 8 and 4 float32 is as fast, bf16 of 65,536 columns at 0.97 instead of
-// 0.98 (benchmarks/results/h200-ring-odd.json).
+// 0.98 (benchmarks/results/h200-ring-odd.json). One warp waits for rows' results, a part's after
+// the other's, so that all places are filled and copies follow writes: with two, softmax of 65,536
+// float32 columns ran at 0.92 instead of 0.98 (benchmarks/results/h200-ring-paces.json).
 inline constexpr int kRingAlone = 3, kRingTeams = 2, kRingReducers = 7, kRingWriters = 6;
 inline constexpr int kRingThreads =
     kWarpLanes * (kRingAlone + kRingTeams * (kRingReducers + kRingWriters));
