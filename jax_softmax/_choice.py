@@ -241,18 +241,17 @@ def choose(
         return Choice(platform, "the shape is symbolic")
     family, columns, elements = FAMILY.get(op, ""), shape[axis], math.prod(shape)
     last = math.prod(shape[axis + 1 :]) == 1
-    few = 0 < elements <= rule.split.get(op, 0) * columns
-    if family == "logsumexp":
-        few = few and elements * dtype.itemsize <= rule.split_bytes
+    within = family != "logsumexp" or elements * dtype.itemsize <= rule.split_bytes
+    few = within and 0 < elements <= rule.split.get(op, 0) * columns
     splits = few or batch_invariant is False
     if splits and last and family != "terms" and columns >= rule.long:
         why = f"rows of {rule.long} or more, of which few are split"
         return Choice(platform, why, batch_invariant=False)
     if elements <= rule.elements and family != "absmax":  # which is several launches to XLA
         return Choice("xla", f"at most {rule.elements} elements: a launch costs more than they do")
-    for long in rule.few.get(family, ()):
-        if columns >= long.columns and elements <= long.rows * columns:
-            why = f"at most {long.rows} long rows, which keep few multiprocessors busy"
+    for limit in rule.few.get(family, ()):
+        if columns >= limit.columns and elements <= limit.rows * columns:
+            why = f"at most {limit.rows} long rows, which keep few multiprocessors busy"
             return Choice("xla", why)
     if not last and (why := _why_not_interleaved(op, shape, axis, dtype, output_dtype, rule)):
         return Choice("xla", why)
