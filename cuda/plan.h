@@ -970,9 +970,9 @@ constexpr bool PrefersSplit(const Problem& p) {
   if (p.batch_invariant || TakesTerms(p.op) || p.rows.inner != 1) return false;
   const int64_t rows = p.rows.Count(), bytes = RowBytes(p);
   if (bytes < kSplitRowBytes * p.inputs) return false;
-  if (rows <= kSplitRows || !IsPerRow(p.op)) return rows <= kSplitRows;
+  if (rows <= kSplitRows) return true;
   const int64_t most = bytes < 2 * kSplitRowBytes ? 2 * kSplitRows : 4 * kSplitRows;
-  return rows <= most && rows * bytes <= kSplitBytes;
+  return IsPerRow(p.op) && rows <= most && rows * bytes <= kSplitBytes;
 }
 
 // What a call may need beside operands and result, for each row: XLA allocates it before a device

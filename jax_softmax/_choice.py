@@ -38,6 +38,13 @@ class Few(NamedTuple):
     rows: int
 
 
+class Split(NamedTuple):
+    """So few rows, of so many bytes in all: the kernels, which share out each."""
+
+    rows: int
+    bytes: float = math.inf
+
+
 class Rule(NamedTuple):
     """Where XLA's code is the faster one in a graph, and what a block of the kernels may keep.
 
@@ -68,12 +75,11 @@ class Rule(NamedTuple):
     one_kernel: int  # the most columns of which XLA makes a single kernel
     long: int  # columns from which few rows may be split
     few: dict[str, tuple[Few, ...]]  # by family
-    # By op: the most of these rows that kernels split in less time than XLA's code takes, in
-    # geometric mean over all neighbours (benchmarks/results/h200-graph-few.json); for a value each,
-    # alone (h200-logsumexp-few.json, h200-logsumexp-rows.json), and of so many bytes in all. XLA's
-    # derivatives of a result are two kernels, which are as fast and fuse.
-    split: dict[str, int]
-    split_bytes: int
+    # By op: these rows, where kernels split them in less time than XLA's code takes, in geometric
+    # mean over all neighbours (benchmarks/results/h200-graph-few.json); for a value each, alone
+    # (h200-logsumexp-few.json, h200-logsumexp-rows.json). XLA's derivatives of a result are two
+    # kernels, which are as fast and fuse.
+    split: dict[str, Split]
     # By family, or of what is converted: the most columns along another axis that XLA unrolls.
     interleaved: dict[str, int]
     # The most columns along another axis, and elements, of derivatives that are XLA's single kernel
@@ -144,8 +150,7 @@ RULES = {
             "logsumexp": (Few(2**15, 8), Few(2**16, 24)),
             "terms": (Few(2**14, 12),),
         },
-        split={"softmax": 8, "log_softmax": 8, "logsumexp": 64},
-        split_bytes=2**25,
+        split={"softmax": Split(8), "log_softmax": Split(8), "logsumexp": Split(64, 2**25)},
         interleaved={"softmax": 4, "logsumexp": 8, "conversion": 8},
         narrow_columns=8,
         narrow_elements=2**20,
@@ -241,9 +246,9 @@ def choose(
         return Choice(platform, "the shape is symbolic")
     family, columns, elements = FAMILY.get(op, ""), shape[axis], math.prod(shape)
     last = math.prod(shape[axis + 1 :]) == 1
-    within = family != "logsumexp" or elements * dtype.itemsize <= rule.split_bytes
-    few = within and 0 < elements <= rule.split.get(op, 0) * columns
-    splits = few or batch_invariant is False
+    few = rule.split.get(op, Split(0))
+    are_few = 0 < elements <= few.rows * columns and elements * dtype.itemsize <= few.bytes
+    splits = are_few or batch_invariant is False
     if splits and last and family != "terms" and columns >= rule.long:
         why = f"rows of {rule.long} or more, of which few are split"
         return Choice(platform, why, batch_invariant=False)
