@@ -77,24 +77,6 @@ __device__ __forceinline__ int CopiedPacks(const Load& load, int64_t offset, int
   return static_cast<int>(min(int64_t{packs}, max(left, int64_t{0}) / W::kVector));
 }
 
-// Leaves in a vector that was copied to `to` what the row has of it: neighbours' elements become
-// absent. One that was not copied is fetched. By the thread that reads it next.
-template <typename Load, typename W>
-__device__ __forceinline__ void LeaveOwn(const Load& load, int input, const W& window, int pack,
-                                         bool copied, void* to) {
-  auto* elements = static_cast<typename Load::Io*>(to);
-  const auto* from = load.source[input] + window.Offset(pack);
-#pragma unroll 1
-  for (int i = 0; i < W::kVector; ++i) {
-    if (!window.Has(pack, i)) {
-      elements[i] = Load::AbsentIo(input);
-    } else if (!copied) {
-      elements[i] = from[i];
-    }
-  }
-  FenceCopies();
-}
-
 // What blocks tell each other: any trivially copyable value.
 template <typename V>
 struct alignas(kVectorBytes) Message {

@@ -321,8 +321,13 @@ constexpr std::span<const int> BlockThreads(int compute_bytes) {
 }
 // Of all inputs' rows, in a block's shared memory: with more, too few blocks are resident to
 // overlap one's arithmetic with another's copies, and a ring is faster
-// (benchmarks/results/h200-ring-strategies.json).
-constexpr int64_t BlockRowBytes(int inputs) { return (inputs == 1 ? 112 : 192) * 1024; }
+// (benchmarks/results/h200-ring-strategies.json). Softmax of 24,576 and 28,001 float32 columns ran
+// at 0.94 and 0.89 of the copy limit by "block", at 0.95 and 0.93 by "ring"; the tangent of 20,001,
+// rows that are no whole vectors, at 0.96 and 0.99 (benchmarks/results/h200-ring-blocks.json).
+constexpr int64_t BlockRowBytes(int inputs, int element_bytes, bool masked) {
+  const int64_t one = (element_bytes == 4 ? 92 : 112) * 1024, two = (masked ? 124 : 192) * 1024;
+  return inputs == 1 ? one : two;
+}
 
 // Of logits with terms: the registers of four blocks on a multiprocessor leave a thread 64, for the
 // vectors that it has under way. With 512 threads of 40 registers, that had half as many, masked
@@ -354,14 +359,12 @@ constexpr int ClusterPacks(int element_bytes, int inputs) {
 inline constexpr int kClusterNoteBytes = 48;
 inline constexpr int kClusterNotesBytes = 2 * kClusterThreads / kWarpLanes * kClusterNoteBytes;
 
-// A block of "ring" has three warps of their own, then teams that take places by turns: those that
+// A block of "ring" has four warps of their own, then teams that take places by turns: those that
 // reduce what is there and those that write the results. With 6 that reduce in place of 7,
 // log-softmax of 65,536 float32 columns ran at 0.97 of the copy limit instead of 0.99, of 50,257 at
 // 0.94 instead of 0.96; with 8 and 4 float32 is as fast, bf16 of 65,536 columns at 0.97 instead of
-// 0.98 (benchmarks/results/h200-ring-odd.json). One warp waits for rows' results, a part's after
-// the other's, so that all places are filled and copies follow writes: with two, softmax of 65,536
-// float32 columns ran at 0.92 instead of 0.98 (benchmarks/results/h200-ring-paces.json).
-inline constexpr int kRingAlone = 3, kRingTeams = 2, kRingReducers = 7, kRingWriters = 6;
+// 0.98 (benchmarks/results/h200-ring-odd.json).
+inline constexpr int kRingAlone = 4, kRingTeams = 2, kRingReducers = 7, kRingWriters = 6;
 inline constexpr int kRingThreads =
     kWarpLanes * (kRingAlone + kRingTeams * (kRingReducers + kRingWriters));
 inline constexpr int kRingPacks = 8;           // that a thread reduces at a time, over all inputs
@@ -372,9 +375,10 @@ inline constexpr int kRingPlacesBytes = 4096;  // for what is known of places
 // room for in the shared memory of compute capability 9.0, and of one input in 16 bits what 6
 // warps' registers hold. Softmax of 262,144 bf16 columns in 22 parts of 23 KB ran at 0.97 of the
 // copy limit, in 19 of 27 KB at 0.96, in 16 of 32 KB at 0.93 (there is room for six); of 32,768
-// float32 columns in 5 of 26 KB at 0.97, in 6 of 21 KB at 0.94, in 4 of 32 KB at 0.95. Of more
-// parts than so many the results cost too much to read: a million float32 columns ran at 0.71 in
-// 148 parts of 28 KB and at 0.88 in 113 of 36 KB (benchmarks/results/h200-ring.json).
+// float32 columns in 5 of 26 KB at 0.97, in 6 of 21 KB at 0.94, in 4 of 32 KB at 0.95
+// (benchmarks/results/h200-ring.json). Results of more parts cost more to read: 524,288 float32
+// columns ran at 0.90 in 74 usual parts and at 0.96 in 56 long ones
+// (benchmarks/results/h200-ring-long.json).
 struct RingSize {
   int places;
   int64_t bytes;
@@ -382,16 +386,25 @@ struct RingSize {
 inline constexpr int kRingPlaces = 8, kRingFewestPlaces = 4;
 inline constexpr RingSize kRingNarrow = {kRingPlaces, 24 * 1024}, kRingUsual = {kRingPlaces, 28416},
                           kRingLong = {6, 37888};
-inline constexpr int64_t kRingUsualParts = 48;
+// The most parts of these sizes. Of one input in 16 bits more usual ones do: log-softmax of a
+// million columns ran at 0.98 in 74, at 0.96 in 56 long ones, in the same file.
+inline constexpr int64_t kRingParts = 48, kRingUsualPartsForNarrow = 80;
+// One warp waits for rows' results, a part's after the other's, so that all places are filled and
+// copies follow writes: with two, softmax of 65,536 float32 columns ran at 0.92 instead of 0.98
+// (benchmarks/results/h200-ring-paces.json). Of more than so many long parts one takes too much
+// time: the tangent of a million float32 columns ran at 0.94 in 222 parts, and with two warps at
+// 0.96 in 296 usual ones (benchmarks/results/h200-ring-long.json).
+inline constexpr int64_t kRingLongParts = 128;
 // The queue, and what is told of a part.
 inline constexpr int kRingQueueBytes = kVectorBytes;
 constexpr int RingNoteBytes(int compute_bytes) { return 4 * compute_bytes; }
 
 // How rows are shared out, as a kernel of "ring" takes it.
 struct RingShape {
-  int parts;   // of a row
-  int places;  // of a block
-  int packs;   // vectors of an input that a place has room for: whole lines
+  int parts;    // of a row
+  int places;   // of a block
+  int packs;    // vectors of an input that a place has room for: whole lines
+  int closers;  // warps that wait for rows' results
 };
 
 // Of a multiprocessor's threads, with room for the vectors that each has under way, half.
@@ -869,11 +882,17 @@ constexpr RingShape RingShapeOf(const Problem& p) {
     const int64_t most = size.bytes / (kVectorBytes * p.inputs * kLinePacks) * kLinePacks;
     return CeilDiv(packs, most);
   };
-  RingSize size = p.inputs == 1 && SizeOf(p.dtype) == 2 ? kRingNarrow : kRingUsual;
-  if (parts_of(size) > kRingUsualParts) size = kRingLong;
+  const auto fits = [&](const RingSize& size, int64_t most) { return parts_of(size) <= most; };
+  const bool narrow = p.inputs == 1 && SizeOf(p.dtype) == 2;
+  const bool is_usual = fits(kRingUsual, narrow ? kRingUsualPartsForNarrow : kRingParts);
+  const bool is_long = !is_usual && fits(kRingLong, kRingLongParts);
+  RingSize size = is_long ? kRingLong : kRingUsual;
+  if (narrow && fits(kRingNarrow, kRingParts)) size = kRingNarrow;
   const int64_t parts = parts_of(size);
-  return {static_cast<int>(parts), size.places,
-          static_cast<int>(CeilDiv(packs, parts * kLinePacks) * kLinePacks)};
+  return {.parts = static_cast<int>(parts),
+          .places = size.places,
+          .packs = static_cast<int>(CeilDiv(packs, parts * kLinePacks) * kLinePacks),
+          .closers = is_usual || is_long ? 1 : 2};
 }
 
 // Of the workspace, but for the queue.
@@ -913,7 +932,7 @@ constexpr Plan RingPlan(const Problem& p, const Device& device, Plan plan) {
 // Whether rows are better shared out over all blocks, where there are copies by the block.
 constexpr bool PrefersRing(const Problem& p) {
   return p.rows.inner == 1 && !TakesTerms(p.op) && !IsPerRow(p.op) &&
-         RowBytes(p) > BlockRowBytes(p.inputs);
+         RowBytes(p) > BlockRowBytes(p.inputs, SizeOf(p.dtype), IsMasked(p));
 }
 
 constexpr Plan StreamPlan(const Problem& p, const Device& device, Plan plan) {

@@ -58,15 +58,27 @@ class Inbox {
     using W = decltype(slice.window);
     return CopiedPacks<W>(load, slice.window.Offset(slice.begin), slice.packs);
   }
-  // By the thread that takes vector k.
+  // Leaves in vector k what the row has of it, by the thread that takes it. A vector that was not
+  // copied is fetched.
   __device__ __forceinline__ void Mask(const Load& load, const Share& slice, int k) const {
     if (k >= slice.packs || k % kClusterThreads != threadIdx.x) return;
-    if (slice.window.IsWhole(slice.begin + k)) return;
+    const int pack = slice.begin + k;
+    if (slice.window.IsWhole(pack)) return;
     const bool copied = k < Copied(load, slice);
 #pragma unroll
     for (int input = 0; input < Op::kInputs; ++input) {
-      LeaveOwn(load, input, slice.window, slice.begin + k, copied, Place(input, k));
+      auto* elements = reinterpret_cast<typename Load::Io*>(Place(input, k));
+      const auto* from = load.source[input] + slice.window.Offset(pack);
+#pragma unroll 1
+      for (int i = 0; i < kVector; ++i) {
+        if (!slice.window.Has(pack, i)) {
+          elements[i] = Load::AbsentIo(input);
+        } else if (!copied) {
+          elements[i] = from[i];
+        }
+      }
     }
+    FenceCopies();
   }
 
   typename Raw::Word* words_;

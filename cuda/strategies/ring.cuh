@@ -199,18 +199,22 @@ struct RingPart {
     if (of_row < begin || of_row >= begin + packs || window.IsWhole(of_row)) return -1;
     return end == 1 && of_row == 0 ? -1 : of_row - begin;  // a single vector is the first one
   }
+  // Its vectors without these: from one to before another.
+  __device__ __forceinline__ int FirstWhole() const { return Edge(0) < 0 ? 0 : 1; }
+  __device__ __forceinline__ int EndOfWhole() const { return Edge(1) < 0 ? packs : packs - 1; }
 };
 
 // What the warps of a block do, by turns of places. None but Close waits for other blocks, so that
 // a part that has been taken is told of in any case. Before a lane says what its warp has done,
-// they meet, as shuffles alone do not order memory. compute-sanitizer's racecheck does not see that
-// where they are together already: it reports the edges of rows that are no whole vectors.
+// they meet, as shuffles alone do not order memory. What copies have brought is only read.
 template <typename Op, typename Load, typename Store, int kVector, bool kWhole>
 class Ring {
   using T = typename Op::T;
   using Io = typename Load::Io;
+  using E = Element<T, Op::kInputs>;
   using Raw = typename Load::template Raw<kVector>;
   using Part = RingPart<Window<kVector, kWhole>>;
+  static constexpr int kEdgeLanes = 2 * kVector;
   // Vectors that a thread has under way, when it reduces and when it writes. With twice as many
   // writes at a time, in a form that was not kept, softmax of 65,536 float32 columns ran at 0.93 of
   // the copy limit instead of 0.96 (benchmarks/results/h200-ring-odd.json).
@@ -260,18 +264,11 @@ class Ring {
   __device__ __forceinline__ void Reduce(int team, int warp) const {
     constexpr int kHeld = kPacks * kWarpLanes;
     ForParts(Turn{team}, kRingTeams, [&](const Turn& turn, int64_t, const Part& part) {
-      if constexpr (!kWhole) {
-        for (int end = 0; end < 2; ++end) {
-          const int pack = part.Edge(end);
-          const bool own = pack / kHeld % kRingReducers == warp && pack % kWarpLanes == Lane();
-          if (pack >= 0 && own) Mask(turn.place, part, pack);
-        }
-      }
       Partial<Op> total;
-      const int first = warp * kHeld;
+      const int first = part.FirstWhole() + warp * kHeld, end = part.EndOfWhole();
 #pragma unroll 1
-      for (int begin = first; begin < part.packs; begin += kRingReducers * kHeld) {
-        const Partial<Op> some = ReduceSome(turn.place, part, begin + Lane());
+      for (int begin = first; begin < end; begin += kRingReducers * kHeld) {
+        const Partial<Op> some = ReduceSome(turn.place, begin + Lane(), end);
         if (begin == first) {
           total = some;
         } else {
@@ -286,28 +283,34 @@ class Ring {
     });
   }
 
-  // Merges what warps have reduced and tells it to the row's other parts. By a warp.
+  // Merges what warps have reduced with the elements of the row's edges, and tells it to the row's
+  // other parts. By a warp, of which each lane has one or the other.
   __device__ __forceinline__ void Tell() const {
-    ForParts({}, 1, [&](const Turn& turn, int64_t number, const Part&) {
-      places_.reduced[turn.place].Await(turn.parity);
+    static_assert(kRingReducers + kEdgeLanes <= kWarpLanes);
+    ForParts({}, 1, [&](const Turn& turn, int64_t number, const Part& part) {
       Partial<Op> parts[1];
+      ForEdge(part, Lane() - kRingReducers, [&](int pack, int i) {
+        const E e[1] = {EdgeAt(turn.place, part, pack, i)};
+        AddOnline(op_, parts[0], e);
+      });
+      places_.reduced[turn.place].Await(turn.parity);
       if (Lane() < kRingReducers) parts[0] = places_.of_warp[turn.place][Lane()];
-      const Partial<Op> part = WarpMerge(op_, parts);
+      const Partial<Op> total = WarpMerge(op_, parts);
       __syncwarp();
       if (Lane() != 0) return;
       if (shape_.parts == 1) {
-        CloseWith(turn, part);
+        CloseWith(turn, total);
       } else {
-        board_.Post(number, part);
+        board_.Post(number, total);
       }
       places_.closed[turn.place].Arrive();
     });
   }
 
-  // Waits for the results of rows. By a warp.
-  __device__ __forceinline__ void Close() const {
-    if (shape_.parts == 1) return;
-    ForParts({}, 1, [&](const Turn& turn, int64_t number, const Part&) {
+  // Waits for the results of rows. By one of the warps that take places by turns.
+  __device__ __forceinline__ void Close(int closer) const {
+    if (shape_.parts == 1 || closer >= shape_.closers) return;
+    ForParts(Turn{closer}, shape_.closers, [&](const Turn& turn, int64_t number, const Part&) {
       // The others' may take as long as this one's; to ask sooner would only add to the traffic.
       places_.reduced[turn.place].Await(turn.parity);
       const int64_t first = number - number % shape_.parts;
@@ -322,12 +325,13 @@ class Ring {
     ForParts(Turn{team}, kRingTeams, [&](const Turn& turn, int64_t, const Part& part) {
       places_.closed[turn.place].Await(turn.parity);
       const auto result = places_.result[turn.place];
+      const int first = part.FirstWhole() + warp * kWarpLanes, end = part.EndOfWhole();
 #pragma unroll 1
-      for (int k = warp * kWarpLanes + Lane(); k < part.packs; k += kWritten * kStride) {
+      for (int k = first + Lane(); k < end; k += kWritten * kStride) {
         Raw raw[kWritten][Op::kInputs];
 #pragma unroll
         for (int w = 0; w < kWritten; ++w) {
-          const int pack = min(k + w * kStride, part.packs - 1);
+          const int pack = min(k + w * kStride, end - 1);
 #pragma unroll
           for (int input = 0; input < Op::kInputs; ++input) {
             raw[w][input] = Raw::Load(At(turn.place, input, pack));
@@ -336,19 +340,20 @@ class Ring {
 #pragma unroll
         for (int w = 0; w < kWritten; ++w) {
           const int pack = k + w * kStride;
-          if (pack >= part.packs) break;
-          Element<T, Op::kInputs> e[kVector];
+          if (pack >= end) break;
+          E e[kVector];
           Load::Decode(raw[w], e);
           T y[kVector];
 #pragma unroll
           for (int i = 0; i < kVector; ++i) y[i] = op_.Finish(e[i], result);
-          if (kWhole || part.window.IsWhole(part.begin + pack)) {
-            store_.Put(part.window.Offset(part.begin + pack), y, std::true_type{});
-          }
+          store_.Put(part.window.Offset(part.begin + pack), y, std::true_type{});
         }
       }
-      if constexpr (!kWhole) {
-        if (warp == 0) WriteEdges(turn.place, part, result);
+      if (warp == 0) {
+        ForEdge(part, Lane(), [&](int pack, int i) {
+          store_.At(part.window.Offset(part.begin + pack) + i,
+                    op_.Finish(EdgeAt(turn.place, part, pack, i), result));
+        });
       }
       __syncwarp();
       if (Lane() == 0) places_.empty[turn.place].Arrive();
@@ -400,8 +405,8 @@ class Ring {
     places_.closed[turn.place].Arrive();
   }
 
-  // Reduces this thread's next kPacks vectors, from k on, over the warp.
-  __device__ __forceinline__ Partial<Op> ReduceSome(int place, const Part& part, int k) const {
+  // Reduces this thread's next kPacks vectors, from k on and before `end`, over the warp.
+  __device__ __forceinline__ Partial<Op> ReduceSome(int place, int k, int end) const {
     Raw raw[kPacks][Op::kInputs];
 #pragma unroll
     for (int p = 0; p < kPacks; ++p) {
@@ -410,34 +415,32 @@ class Ring {
       for (int input = 0; input < Op::kInputs; ++input) {
         raw[p][input] = Load::template AbsentRaw<kVector>(input);
         if (!SweepsNeed<Op>(input)) continue;
-        if (pack < part.packs) raw[p][input] = Raw::Load(At(place, input, pack));
+        if (pack < end) raw[p][input] = Raw::Load(At(place, input, pack));
       }
     }
     return ReduceWords<Op, Load>(op_, raw, zeros_, [](int, const auto&) {});
   }
 
-  // By the lane that reduces the vector.
-  __device__ __forceinline__ void Mask(int place, const Part& part, int pack) const {
-    const bool copied = pack < Copied(part);
-#pragma unroll
-    for (int input = 0; input < Op::kInputs; ++input) {
-      LeaveOwn(load_, input, part.window, part.begin + pack, copied, At(place, input, pack));
+  // Calls f with the vector and the number in it of the row's element at a part's ends that is the
+  // lane's, if there is one.
+  template <typename F>
+  __device__ __forceinline__ static void ForEdge(const Part& part, int lane, F f) {
+    if constexpr (!kWhole) {
+      if (lane < 0 || lane >= kEdgeLanes) return;
+      const int pack = part.Edge(lane / kVector), i = lane % kVector;
+      if (pack >= 0 && part.window.Has(part.begin + pack, i)) f(pack, i);
     }
   }
-
-  // Writes the row's elements of its edges, by a warp: a lane has one of them.
-  __device__ __forceinline__ void WriteEdges(int place, const Part& part,
-                                             const typename Op::Row& result) const {
-    static_assert(2 * kVector <= kWarpLanes);
-    if (Lane() >= 2 * kVector) return;
-    const int pack = part.Edge(Lane() / kVector), i = Lane() % kVector;
-    if (pack < 0 || !part.window.Has(part.begin + pack, i)) return;
-    Element<T, Op::kInputs> e;
+  __device__ __forceinline__ E EdgeAt(int place, const Part& part, int pack, int i) const {
+    const bool copied = pack < Copied(part);
+    const int64_t offset = part.window.Offset(part.begin + pack);
+    E e;
 #pragma unroll
     for (int input = 0; input < Op::kInputs; ++input) {
-      e.value[input] = Widen(reinterpret_cast<const Io*>(At(place, input, pack))[i]);
+      const auto* from = reinterpret_cast<const Io*>(At(place, input, pack));
+      e.value[input] = Widen(copied ? from[i] : load_.source[input][offset + i]);
     }
-    store_.At(part.window.Offset(part.begin + pack) + i, op_.Finish(e, result));
+    return e;
   }
 
   const Op& op_;
@@ -469,7 +472,7 @@ __global__ void __launch_bounds__(kRingThreads, 1)
   if (threadIdx.x == 0) places.Init();
   __syncthreads();
 
-  // Three warps of their own, then the teams'.
+  // Warps of their own, then the teams'.
   int warp = static_cast<int>(threadIdx.x) / kWarpLanes - kRingAlone;
   if (warp < 0) {
     switch (warp + kRingAlone) {
@@ -479,7 +482,7 @@ __global__ void __launch_bounds__(kRingThreads, 1)
       case 1:
         return ring.Tell();
       default:
-        return ring.Close();
+        return ring.Close(warp + kRingAlone - 2);
     }
   }
   constexpr int kReducers = kRingTeams * kRingReducers;
