@@ -323,16 +323,18 @@ cudaError_t Run(const Call& call, cudaStream_t stream, int* resident) {
             case Strategy::kSplit: {
               const int parts = plan.lanes_per_row / plan.threads;
               auto* workspace = static_cast<Partial<Op>*>(call.workspace);
-              const auto split = [&](auto kernel, bool overlaps) {
+              const auto split = [&](auto kernel, int64_t blocks, bool overlaps) {
                 Plan one = plan;
+                one.blocks = blocks;
                 one.overlaps = overlaps;
                 return LaunchKernel(kernel, one, stream, resident, op, load, store, rows, parts,
                                     workspace);
               };
               const cudaError_t status =
-                  split(SplitKernel<Op, Load, Store, kVector, kWhole, false>, false);
+                  split(SplitKernel<Op, Load, Store, kVector, kWhole, false>, plan.blocks, false);
               if (status != cudaSuccess || resident != nullptr) return status;
-              return split(SplitKernel<Op, Load, Store, kVector, kWhole, true>, plan.overlaps);
+              return split(SplitKernel<Op, Load, Store, kVector, kWhole, true>,
+                           kPerRow<Op> ? rows.outer : plan.blocks, plan.overlaps);
             }
             default:
               break;

@@ -426,21 +426,24 @@ inline constexpr int kQueueBytes = 8;  // a counter of rows that are taken
 
 inline constexpr int kSplitThreads = 256;
 // A row's parts have at least so many vectors each; rows are cut into so many blocks together, or
-// a row into the fewest or the most parts.
+// into more, so that a part has no more than the most vectors: logsumexp of 32 rows of 262,144
+// float32 columns took 12.8 us in 8 parts a row, 10.5 in 32. A row is cut into the fewest or the
+// most parts (benchmarks/results/h200-split-parts.json).
 inline constexpr int kSplitPacks = 512;
+inline constexpr int kSplitMostPacks = 2048;
 inline constexpr int kSplitBlocks = 256;
 inline constexpr int kSplitFewestParts = 8;
 inline constexpr int kSplitMostParts = 128;
 inline constexpr int kSplitPartBytes = 32;  // of a part's statistics, at most
-// With more rows, or with shorter ones of an input, a second kernel costs more than it gains: see
-// benchmarks/results/h200-few-rows.json.
+// With more rows, with shorter ones of an input, or with more bytes in all than stay in the cache,
+// a second kernel costs more than it gains: 16 rows of 262,144 float32 columns took 14.0 us, by
+// "ring" 13.3, the tangent 20.1 and 15.1 (benchmarks/results/h200-split-rows.json).
 inline constexpr int64_t kSplitRows = 16;
 inline constexpr int64_t kSplitRowBytes = 64 * 1024;
-// Of values for each row, which one block takes 13 us for at 128,256 bf16 columns, twice as many
-// rows are split, or four times as many of twice these bytes, up to so many in all: 64 of these
-// rows took 9.0 us, by "stream" 13.7, and 128 rows 17.2 and 14.0
-// (benchmarks/results/h200-logsumexp-rows.json).
-inline constexpr int64_t kSplitBytes = 32 * 1024 * 1024;
+inline constexpr int64_t kSplitBytes = 16 * 1024 * 1024;
+// Of values for each row, which one block takes 13 us for at 128,256 bf16 columns: 64 of these rows
+// took 7.1 us, by "stream" 13.7, and 128 rows 14.9 and 14.0, in the same file.
+inline constexpr int64_t kSplitValueRows = 64;
 
 // Geometries of "panel": benchmarks/results/h200-panel.json. With the same 256 threads for rows of
 // 33 columns or more, softmax of 40 and 100 bf16 columns ran at 0.53 and 0.67 of the copy limit:
@@ -968,13 +971,14 @@ constexpr bool CanSplit(const Problem& p) {
 constexpr Plan SplitPlan(const Problem& p, const Device& device, Plan plan) {
   if (!CanSplit(p)) return Refuse(plan, "it needs a workspace");
   if (p.rows.columns > kMaxGrid - kVectorBytes) return Refuse(plan, "the row is too long");
-  const int64_t by_row = PowerOfTwoFrom(CeilDiv(PacksPerRow(p), kSplitPacks));
-  const int64_t rows = std::max<int64_t>(p.rows.Count(), 1);
-  const int64_t by_grid = p.batch_invariant
-                              ? kSplitFewestParts
-                              : std::clamp<int64_t>(PowerOfTwoFrom(CeilDiv(kSplitBlocks, rows)),
-                                                    kSplitFewestParts, kSplitMostParts);
-  const int64_t parts = std::min(by_row, by_grid);
+  const int64_t packs = PacksPerRow(p), rows = std::max<int64_t>(p.rows.Count(), 1);
+  const int64_t by_row = PowerOfTwoFrom(CeilDiv(packs, kSplitPacks));
+  int64_t parts = kSplitFewestParts;
+  if (!p.batch_invariant) {
+    const int64_t wanted = std::max(CeilDiv(kSplitBlocks, rows), CeilDiv(packs, kSplitMostPacks));
+    parts = std::clamp<int64_t>(PowerOfTwoFrom(wanted), kSplitFewestParts, kSplitMostParts);
+  }
+  parts = std::min(by_row, parts);
   plan.threads = kSplitThreads;
   plan.lanes_per_row = static_cast<int>(plan.threads * parts);
   plan.rows_per_block = 1;
@@ -989,9 +993,8 @@ constexpr bool PrefersSplit(const Problem& p) {
   if (p.batch_invariant || TakesTerms(p.op) || p.rows.inner != 1) return false;
   const int64_t rows = p.rows.Count(), bytes = RowBytes(p);
   if (bytes < kSplitRowBytes * p.inputs) return false;
-  if (rows <= kSplitRows) return true;
-  const int64_t most = bytes < 2 * kSplitRowBytes ? 2 * kSplitRows : 4 * kSplitRows;
-  return IsPerRow(p.op) && rows <= most && rows * bytes <= kSplitBytes;
+  if (IsPerRow(p.op)) return rows <= kSplitValueRows;
+  return rows <= kSplitRows && rows * bytes <= kSplitBytes;
 }
 
 // What a call may need beside operands and result, for each row: XLA allocates it before a device

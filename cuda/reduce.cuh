@@ -94,6 +94,19 @@ __device__ __forceinline__ Partial<Op> WarpMerge(const Op& op, const Partial<Op>
   return total;
 }
 
+// Merges `count` parts, at most kMost, by a warp.
+template <int kMost, typename Op>
+__device__ __forceinline__ Partial<Op> MergeParts(const Op& op, const Partial<Op>* from,
+                                                  int count) {
+  Partial<Op> parts[(kMost + kWarpLanes - 1) / kWarpLanes];
+#pragma unroll
+  for (int i = 0; i * kWarpLanes < kMost; ++i) {
+    const int part = i * kWarpLanes + threadIdx.x % kWarpLanes;
+    if (part < count) parts[i] = from[part];
+  }
+  return WarpMerge(op, parts);
+}
+
 // Over the block's warps; `scratch` holds one statistic per warp, and may be written again only
 // after another barrier of the block.
 template <typename S>

@@ -38,13 +38,6 @@ class Few(NamedTuple):
     rows: int
 
 
-class Split(NamedTuple):
-    """So few rows, of so many bytes in all: the kernels, which share out each."""
-
-    rows: int
-    bytes: float = math.inf
-
-
 class Rule(NamedTuple):
     """Where XLA's code is the faster one in a graph, and what a block of the kernels may keep.
 
@@ -74,12 +67,12 @@ class Rule(NamedTuple):
     terms_columns: int  # fewer are read one by one
     one_kernel: int  # the most columns of which XLA makes a single kernel
     long: int  # columns from which few rows may be split
-    few: dict[str, tuple[Few, ...]]  # by family
-    # By op: these rows, where kernels split them in less time than XLA's code takes, in geometric
-    # mean over all neighbours (benchmarks/results/h200-graph-few.json); for a value each, alone
-    # (h200-logsumexp-few.json, h200-logsumexp-rows.json). XLA's derivatives of a result are two
-    # kernels, which are as fast and fuse.
-    split: dict[str, Split]
+    few: dict[str, Few]  # by family
+    # By op: the most rows, where kernels split them in less time than XLA's code takes, in geometric
+    # mean over all neighbours (benchmarks/results/h200-graph-few.json); of more than eight, or for a
+    # value each, alone (h200-split-rows.json). XLA's derivatives of a result are two kernels, which
+    # are as fast and fuse.
+    split: dict[str, int]
     # By family, or of what is converted: the most columns along another axis that XLA unrolls.
     interleaved: dict[str, int]
     # The most columns along another axis, and elements, of derivatives that are XLA's single kernel
@@ -146,11 +139,11 @@ RULES = {
         one_kernel=ONE_KERNEL,
         long=2**15,
         few={
-            "softmax": (Few(2**15, 8),),
-            "logsumexp": (Few(2**15, 8), Few(2**16, 24)),
-            "terms": (Few(2**14, 12),),
+            "softmax": Few(2**15, 8),
+            "logsumexp": Few(2**15, 8),
+            "terms": Few(2**14, 12),
         },
-        split={"softmax": Split(8), "log_softmax": Split(8), "logsumexp": Split(64, 2**25)},
+        split={"softmax": 16, "log_softmax": 16, "logsumexp": 64},
         interleaved={"softmax": 4, "logsumexp": 8, "conversion": 8},
         narrow_columns=8,
         narrow_elements=2**20,
@@ -246,18 +239,16 @@ def choose(
         return Choice(platform, "the shape is symbolic")
     family, columns, elements = FAMILY.get(op, ""), shape[axis], math.prod(shape)
     last = math.prod(shape[axis + 1 :]) == 1
-    few = rule.split.get(op, Split(0))
-    are_few = 0 < elements <= few.rows * columns and elements * dtype.itemsize <= few.bytes
+    are_few = 0 < elements <= rule.split.get(op, 0) * columns
     splits = are_few or batch_invariant is False
     if splits and last and family != "terms" and columns >= rule.long:
         why = f"rows of {rule.long} or more, of which few are split"
         return Choice(platform, why, batch_invariant=False)
     if elements <= rule.elements and family != "absmax":  # which is several launches to XLA
         return Choice("xla", f"at most {rule.elements} elements: a launch costs more than they do")
-    for limit in rule.few.get(family, ()):
-        if columns >= limit.columns and elements <= limit.rows * columns:
-            why = f"at most {limit.rows} long rows, which keep few multiprocessors busy"
-            return Choice("xla", why)
+    few = rule.few.get(family)
+    if few and columns >= few.columns and elements <= few.rows * columns:
+        return Choice("xla", f"at most {few.rows} long rows, which keep few multiprocessors busy")
     if not last and (why := _why_not_interleaved(op, shape, axis, dtype, output_dtype, rule)):
         return Choice("xla", why)
     if family == "terms":

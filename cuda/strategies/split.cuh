@@ -13,8 +13,10 @@ __global__ void __launch_bounds__(kSplitThreads)
   static_assert(sizeof(Partial<Op>) <= kSplitPartBytes);
   // Vectors that a thread loads before it uses the first.
   constexpr int kBatch = 2;
-  const int64_t row = blockIdx.x / parts;
-  const int part = blockIdx.x % parts;
+  constexpr int kWarps = kSplitThreads / kWarpLanes;
+  constexpr bool kCloses = kWrites && kPerRow<Op>;  // a row's result is all that there is to do
+  const int64_t row = kCloses ? blockIdx.x : blockIdx.x / parts;
+  const int part = kCloses ? 0 : blockIdx.x % parts;
   const Slice<Window<kVector, kWhole>> slice(row, rows.columns, part, parts);
 
   typename Load::template Raw<kVector> raw[kBatch][Op::kInputs];
@@ -32,20 +34,16 @@ __global__ void __launch_bounds__(kSplitThreads)
   };
   // While the blocks of the first kernel wait for memory, those of the second may do so too.
   int k = threadIdx.x;
-  if constexpr (!kWrites || !kPerRow<Op>) fetch(k);
+  if constexpr (!kCloses) fetch(k);
 
   if constexpr (kWrites) {
 #if __CUDA_ARCH__ >= 900
     cudaGridDependencySynchronize();
 #endif
-    Partial<Op> total;
-    for (int p = threadIdx.x % kWarpLanes; p < parts; p += kWarpLanes) {
-      Merge(op, total, workspace[row * parts + p]);
-    }
-    for (int mask = kWarpLanes / 2; mask > 0; mask /= 2) Merge(op, total, FromLane(total, mask));
+    const Partial<Op> total = MergeParts<kSplitMostParts>(op, workspace + row * parts, parts);
     const auto result = op.Close(total.first, total.second);
     if constexpr (kPerRow<Op>) {
-      if (part == 0 && threadIdx.x == 0) store.At(row, result);
+      if (threadIdx.x == 0) store.At(row, result);
     } else {
       for (; k < slice.packs; k += kBatch * kSplitThreads) {
         if (k >= kBatch * kSplitThreads) fetch(k);
@@ -65,7 +63,7 @@ __global__ void __launch_bounds__(kSplitThreads)
 #if __CUDA_ARCH__ >= 900
     cudaTriggerProgrammaticLaunchCompletion();
 #endif
-    __shared__ __align__(16) unsigned char scratch[2][kScratchBytes / 2];
+    __shared__ Partial<Op> of_warp[kWarps];
     Partial<Op> total;
     for (; k < slice.packs; k += kBatch * kSplitThreads) {
       if (k >= kBatch * kSplitThreads) fetch(k);
@@ -76,12 +74,11 @@ __global__ void __launch_bounds__(kSplitThreads)
       }
       AddOnline(op, total, e);
     }
-    const typename Op::First own = total.first;
-    total.first = BlockReduce(total.first, scratch[0]);
-    if constexpr (Op::kSweeps == 2) {
-      op.Rescale(total.second, own, total.first);
-      total.second = BlockReduce(total.second, scratch[1]);
-    }
+    total = WarpMerge(op, {total});
+    if (threadIdx.x % kWarpLanes == 0) of_warp[threadIdx.x / kWarpLanes] = total;
+    __syncthreads();
+    if (threadIdx.x >= kWarpLanes) return;
+    total = MergeParts<kWarps>(op, of_warp, kWarps);
     if (threadIdx.x == 0) workspace[blockIdx.x] = total;
   }
 }
