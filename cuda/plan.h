@@ -435,10 +435,10 @@ inline constexpr int kSplitBlocks = 256;
 inline constexpr int kSplitFewestParts = 8;
 inline constexpr int kSplitMostParts = 128;
 inline constexpr int kSplitPartBytes = 32;  // of a part's statistics, at most
-// With more rows, with shorter ones of an input, or with more bytes in all than stay in the cache,
-// a second kernel costs more than it gains: 16 rows of a million bf16 columns took 35.7 us, by
-// "ring" 24.6, the tangent of 262,144 float32 columns 20.1 and 15.1
-// (benchmarks/results/h200-split-rows.json).
+// With more rows, with shorter ones of an input (benchmarks/results/h200-few-rows.json), or with
+// more bytes in all than stay in the cache, a second kernel costs more than it gains: 16 rows of a
+// million bf16 columns took 35.7 us, by "ring" 24.6, the tangent of 262,144 float32 columns 20.1
+// and 15.1 (h200-split-rows.json).
 inline constexpr int64_t kSplitRows = 16;
 inline constexpr int64_t kSplitRowBytes = 64 * 1024;
 inline constexpr int64_t kSplitBytes = 16 * 1024 * 1024;
