@@ -325,8 +325,8 @@ constexpr std::span<const int> BlockThreads(int compute_bytes) {
 // at 0.94 and 0.89 of the copy limit by "block", at 0.95 and 0.93 by "ring"; the tangent of 20,001,
 // rows that are no whole vectors, at 0.96 and 0.99 (benchmarks/results/h200-ring-blocks.json).
 constexpr int64_t BlockRowBytes(int inputs, int element_bytes, bool masked) {
-  const int64_t one = (element_bytes == 4 ? 92 : 112) * 1024, two = (masked ? 124 : 192) * 1024;
-  return inputs == 1 ? one : two;
+  if (inputs == 1) return (element_bytes == 4 ? 92 : 112) * 1024;
+  return (masked && element_bytes < 8 ? 124 : 192) * 1024;
 }
 
 // Of logits with terms: the registers of four blocks on a multiprocessor leave a thread 64, for the
@@ -377,7 +377,7 @@ inline constexpr int kRingPlacesBytes = 4096;  // for what is known of places
 // copy limit, in 19 of 27 KB at 0.96, in 16 of 32 KB at 0.93 (there is room for six); of 32,768
 // float32 columns in 5 of 26 KB at 0.97, in 6 of 21 KB at 0.94, in 4 of 32 KB at 0.95
 // (benchmarks/results/h200-ring.json). Results of more parts cost more to read: 524,288 float32
-// columns ran at 0.90 in 74 usual parts and at 0.96 in 56 long ones
+// columns ran at 0.89 in 74 usual parts and at 0.95 in 56 long ones
 // (benchmarks/results/h200-ring-long.json).
 struct RingSize {
   int places;
@@ -435,10 +435,10 @@ inline constexpr int kSplitBlocks = 256;
 inline constexpr int kSplitFewestParts = 8;
 inline constexpr int kSplitMostParts = 128;
 inline constexpr int kSplitPartBytes = 32;  // of a part's statistics, at most
-// With more rows, with shorter ones of an input (benchmarks/results/h200-few-rows.json), or with
-// more bytes in all than stay in the cache, a second kernel costs more than it gains: 16 rows of a
-// million bf16 columns took 35.7 us, by "ring" 24.6, the tangent of 262,144 float32 columns 20.1
-// and 15.1 (h200-split-rows.json).
+// With more rows, or with shorter ones of an input, a second kernel costs more than it gains
+// (benchmarks/results/h200-few-rows.json). More bytes in all than stay in the cache are better read
+// once, where a ring takes the rows: 16 of a million bf16 columns took 35.7 us, by "ring" 24.6, the
+// tangent of 262,144 float32 columns 20.1 and 15.1 (h200-split-rows.json).
 inline constexpr int64_t kSplitRows = 16;
 inline constexpr int64_t kSplitRowBytes = 64 * 1024;
 inline constexpr int64_t kSplitBytes = 16 * 1024 * 1024;
@@ -989,13 +989,11 @@ constexpr Plan SplitPlan(const Problem& p, const Device& device, Plan plan) {
   return plan;
 }
 
-// Whether few rows are better split, where the caller lets their number decide.
-constexpr bool PrefersSplit(const Problem& p) {
+// Whether rows are few enough to be split, where the caller lets their number decide.
+constexpr bool MaySplit(const Problem& p) {
   if (p.batch_invariant || TakesTerms(p.op) || p.rows.inner != 1) return false;
-  const int64_t rows = p.rows.Count(), bytes = RowBytes(p);
-  if (bytes < kSplitRowBytes * p.inputs) return false;
-  if (IsPerRow(p.op)) return rows <= kSplitValueRows;
-  return rows <= kSplitRows && rows * bytes <= kSplitBytes;
+  if (RowBytes(p) < kSplitRowBytes * p.inputs) return false;
+  return p.rows.Count() <= (IsPerRow(p.op) ? kSplitValueRows : kSplitRows);
 }
 
 // What a call may need beside operands and result, for each row: XLA allocates it before a device
@@ -1003,10 +1001,13 @@ constexpr bool PrefersSplit(const Problem& p) {
 constexpr int64_t WorkspaceBytes(const Problem& p, Strategy requested) {
   using enum Strategy;
   const bool chooses = requested == kAuto;
-  if (requested == kSplit || (chooses && PrefersSplit(p))) return kSplitMostParts * kSplitPartBytes;
-  if (TakesTerms(p.op) || IsPerRow(p.op)) return 0;
-  if (requested == kRing || (chooses && PrefersRing(p))) return kRingQueueBytes + RingNotesBytes(p);
-  return requested == kCluster || requested == kStream ? kQueueBytes : 0;
+  int64_t bytes = 0;
+  if (requested == kSplit || (chooses && MaySplit(p))) bytes = kSplitMostParts * kSplitPartBytes;
+  if (TakesTerms(p.op) || IsPerRow(p.op)) return bytes;
+  if (requested == kRing || (chooses && PrefersRing(p))) {
+    return std::max(bytes, kRingQueueBytes + RingNotesBytes(p));
+  }
+  return requested == kCluster || requested == kStream ? kQueueBytes : bytes;
 }
 
 // ---- Any axis -----------------------------------------------------------------------------------
@@ -1241,7 +1242,6 @@ constexpr std::array<Strategy, 6> Preferred(const Problem& p, const Device& devi
     if (p.rows.columns <= kRegistersColumns && !one_warp) return {kWarp, kStream};
     return {kRegisters, kWarp, shared, kStream};
   }
-  if (PrefersSplit(p) && CanSplit(p)) return {kSplit, kStream};
   const bool shares = PrefersRing(p) && device.cluster_blocks > 1;
   // A value for each row wants a row read once, which needs no room for it. In float64 exponentials
   // want threads that others' copies do not keep waiting: softmax and log-softmax of 32,768 columns
@@ -1250,6 +1250,11 @@ constexpr std::array<Strategy, 6> Preferred(const Problem& p, const Device& devi
   // by ring (h200-ring-float64.json).
   const bool streams = IsPerRow(p.op) || (shares && p.dtype == DataType::kF64 && p.inputs == 1);
   const Strategy shared = streams ? kStream : shares ? kRing : kBlock;
+  if (MaySplit(p) && CanSplit(p)) {
+    const bool many = p.rows.Count() * RowBytes(p) > kSplitBytes;
+    if (many && shared == kRing) return {kRing, kSplit, kStream};
+    return {kSplit, kStream};
+  }
   if (PrefersTile(p)) return {kTile, kWarp, kRegisters, shared, kStream};
   // Of so many columns, 16-bit rows are too few bytes for a block each.
   const int64_t shortest = kRegistersColumns + (SizeOf(p.dtype) == 2 ? 1 : 0);

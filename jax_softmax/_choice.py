@@ -68,10 +68,10 @@ class Rule(NamedTuple):
     one_kernel: int  # the most columns of which XLA makes a single kernel
     long: int  # columns from which few rows may be split
     few: dict[str, Few]  # by family
-    # By op: the most rows, where kernels split them in less time than XLA's code takes, in geometric
-    # mean over all neighbours (benchmarks/results/h200-graph-few.json); of more than eight, or for a
-    # value each, alone (h200-split-rows.json). XLA's derivatives of a result are two kernels, which
-    # are as fast and fuse.
+    # By op: the most rows, where kernels that may split them take less time than XLA's code takes,
+    # in geometric mean over all neighbours (benchmarks/results/h200-graph-few.json); of more than
+    # eight, or for a value each, alone (h200-split-rows.json). XLA's derivatives of a result are two
+    # kernels, which are as fast and fuse.
     split: dict[str, int]
     # By family, or of what is converted: the most columns along another axis that XLA unrolls.
     interleaved: dict[str, int]
@@ -242,7 +242,7 @@ def choose(
     are_few = 0 < elements <= rule.split.get(op, 0) * columns
     splits = are_few or batch_invariant is False
     if splits and last and family != "terms" and columns >= rule.long:
-        why = f"rows of {rule.long} or more, of which few are split"
+        why = f"rows of {rule.long} or more, of which few may be split"
         return Choice(platform, why, batch_invariant=False)
     if elements <= rule.elements and family != "absmax":  # which is several launches to XLA
         return Choice("xla", f"at most {rule.elements} elements: a launch costs more than they do")

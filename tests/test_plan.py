@@ -341,6 +341,27 @@ def test_few_long_rows_are_split_only_where_rows_may_depend_on_their_number(op, 
     assert others == {expected.get(device, "stream")}
 
 
+@pytest.mark.parametrize(
+    "device, shape, dtype, op, expected",
+    [
+        ("H200", (16, 262_144), "float32", "softmax", "split"),
+        ("H200", (17, 262_144), "float32", "softmax", "ring"),
+        ("H200", (5, 1_000_000), "float32", "softmax", "ring"),
+        ("H200", (8, 1_000_000), "float32", "softmax_tangent", "ring"),
+        # No ring takes these.
+        ("H200", (1, 5_000_000), "float32", "softmax", "split"),
+        ("H200", (3, 2**20), "float64", "log_softmax", "split"),
+        ("RTX 5090", (5, 1_000_000), "float32", "softmax", "split"),
+        ("A100", (5, 1_000_000), "float32", "softmax", "split"),
+    ],
+)
+def test_few_rows_of_many_bytes_are_split_where_no_ring_takes_them(
+    device, shape, dtype, op, expected
+):
+    p = plan(shape, dtype, op=op, device=device, batch_invariant=False)
+    assert p.strategy == expected
+
+
 def test_more_rows_are_split_for_a_value_each():
     def chosen(rows, columns, dtype="bfloat16"):
         shape = (rows, columns)

@@ -237,6 +237,8 @@ class Ring {
 
   // Takes parts and has them copied to places as these are empty. By one thread.
   __device__ __forceinline__ void Bring() const {
+    static_assert(kRingAlone - 2 <= kRingTeams,
+                  "every warp that takes places by turns finds an end");
     const int64_t all = rows_.outer * shape_.parts;
     Turn turn, copied;
     int ends = 0;
