@@ -70,8 +70,8 @@ class Rule(NamedTuple):
     few: dict[str, Few]  # by family
     # By op: the most rows, where kernels that may split them take less time than XLA's code takes,
     # in geometric mean over all neighbours (benchmarks/results/h200-graph-few.json); of more than
-    # eight, or for a value each, alone (h200-split-rows.json). XLA's derivatives of a result are two
-    # kernels, which are as fast and fuse.
+    # eight, or for a value each, alone (h200-split-rows.json). XLA's derivatives of a result are
+    # two kernels, which are as fast and fuse.
     split: dict[str, int]
     # By family, or of what is converted: the most columns along another axis that XLA unrolls.
     interleaved: dict[str, int]
