@@ -60,25 +60,34 @@ def softmax(x: jax.Array, *, axis: int, dtype: Any) -> jax.Array:
     return (e * (1 / total) if x.dtype.itemsize == 2 else e / total).astype(dtype)
 
 
-def _log_of_sum(e: jax.Array, axis: int) -> jax.Array:
-    """The logarithm of the sum of `e`, whose largest is 1.
+def _log_of_sum(e: jax.Array, ones: jax.Array, axis: int) -> jax.Array:
+    """The logarithm of the sum of `e`, whose largest is 1; `ones` is 1 there, elsewhere 0 or 1.
 
     Ones have a sum of their own: where one term outweighs the rest, the logarithm keeps its digits.
     XLA:GPU reduces side by side what does not depend on each other: a reduction more on the sum of
     all took 1.7 times as long (after a bias, 512 bf16 columns, H200, 2026-11).
     """
-    ones = jnp.round(e)
     count = jnp.sum(ones, axis, keepdims=True)
     return jnp.log1p(jnp.sum(e - ones, axis, keepdims=True) + (count - 1))
 
 
-@_in_compute_dtype
-def log_softmax(x: jax.Array, *, axis: int) -> jax.Array:
-    d = _shifted(x, axis)
+def log_softmax(x: jax.Array, *, axis: int, dtype: Any) -> jax.Array:
+    """What counts as one is what XLA:GPU is faster with.
+
+    In 16 bits the maxima: of both passes, with a sum of squares between them, it makes three
+    kernels in place of six. In float32 what rounds to one, by up to 3 % in geometric mean over all
+    neighbours, but in small arrays (benchmarks/results/h200-graph-log.json).
+    """
+    d = _shifted(x.astype(compute_dtype(dtype, x.dtype)), axis)
     e = jnp.exp(d)
     if jnp.iscomplexobj(x):
-        return d - jnp.log(jnp.sum(e, axis, keepdims=True))
-    return d - _log_of_sum(e, axis)
+        return (d - jnp.log(jnp.sum(e, axis, keepdims=True))).astype(dtype)
+    ones = (d == 0).astype(e.dtype) if _are_narrow(x.dtype, dtype) else jnp.round(e)
+    return (d - _log_of_sum(e, ones, axis)).astype(dtype)
+
+
+def _are_narrow(*dtypes: Any) -> bool:
+    return all(jnp.dtype(d).itemsize == 2 for d in dtypes)
 
 
 @_in_compute_dtype
@@ -154,16 +163,20 @@ def log_softmax_cotangent(
 
 
 def _logits(x: jax.Array, y: jax.Array, axis: int) -> jax.Array:
-    """What `y` is the log-softmax of: `x`, or `y` itself.
+    """`x`, of which `y` is the log-softmax, in the dtype that is computed in.
 
-    That where both have 16 bits, as XLA would store the exponentials of `x` in float32 for both
-    passes, if a sum of squares follows: 186 us, not 101 (131,072 rows of 256 columns, H200,
-    2026-11). Of `x`, devices that share rows have exchanged the maximum and the sum already.
+    Where both have 16 bits, negated twice, which XLA does not undo across a conversion: seeing the
+    forward pass's exponentials, it would store them in float32 for both if a sum of squares
+    follows, 263 us in place of 158 (65,536 rows of 512 bf16 columns). From the stored `y` that
+    takes 139, and 109 in place of 154 after a bias, but 169 in place of 121 with a cast after
+    log-softmax, as `y` is then stored and read once more; in geometric mean up to 10 % more of up
+    to 256 columns, and 1 % less of longer rows (benchmarks/results/h200-graph-log.json). Devices
+    that share rows have exchanged maximum and sum already.
     """
-    narrow = x.dtype.itemsize == y.dtype.itemsize == 2
-    if not narrow or _is_small(y) or is_sharded(jax.typeof(x), axis):
-        return x
-    return jax.lax.optimization_barrier(y)
+    wide = compute_dtype(x.dtype)
+    if not _are_narrow(x.dtype, y.dtype) or is_sharded(jax.typeof(x), axis):
+        return x.astype(wide)
+    return -((-x).astype(wide))
 
 
 def _from_memory(y: jax.Array) -> jax.Array:
