@@ -323,9 +323,11 @@ constexpr std::span<const int> BlockThreads(int compute_bytes) {
 // overlap one's arithmetic with another's copies, and a ring is faster
 // (benchmarks/results/h200-ring-strategies.json). Softmax of 24,576 and 28,001 float32 columns ran
 // at 0.94 and 0.89 of the copy limit by "block", at 0.95 and 0.93 by "ring"; the tangent of 20,001,
-// rows that are no whole vectors, at 0.96 and 0.99 (benchmarks/results/h200-ring-blocks.json).
+// rows that are no whole vectors, at 0.96 and 0.99 (benchmarks/results/h200-ring-blocks.json); and
+// softmax of 50,257 bf16 columns at 0.93 and 0.94 (benchmarks/results/h200-ring-parts.json).
 constexpr int64_t BlockRowBytes(int inputs, int element_bytes, bool masked) {
-  if (inputs == 1) return (element_bytes == 4 ? 92 : 112) * 1024;
+  if (inputs == 1 && element_bytes == 4) return 92 * 1024;
+  if (inputs == 1) return (masked && element_bytes == 2 ? 88 : 112) * 1024;
   return (masked && element_bytes < 8 ? 124 : 192) * 1024;
 }
 
@@ -372,13 +374,16 @@ inline constexpr int kRingCopies = 3;          // under way
 inline constexpr int kLinePacks = 8;           // vectors of a line of the cache
 inline constexpr int kRingPlacesBytes = 4096;  // for what is known of places
 // As many parts as have room at a time, and the most of one, of all inputs: what that many have
-// room for in the shared memory of compute capability 9.0, and of one input in 16 bits what 6
-// warps' registers hold. Softmax of 262,144 bf16 columns in 22 parts of 23 KB ran at 0.97 of the
-// copy limit, in 19 of 27 KB at 0.96, in 16 of 32 KB at 0.93 (there is room for six); of 32,768
-// float32 columns in 5 of 26 KB at 0.97, in 6 of 21 KB at 0.94, in 4 of 32 KB at 0.95
+// room for in the shared memory of compute capability 9.0, and of one input in 16 bits and whole
+// vectors what 6 warps' registers hold. Softmax of 262,144 bf16 columns in 22 parts of 23 KB ran at
+// 0.97 of the copy limit, in 19 of 27 KB at 0.96, in 16 of 32 KB at 0.93 (there is room for six);
+// of 32,768 float32 columns in 5 of 26 KB at 0.97, in 6 of 21 KB at 0.94, in 4 of 32 KB at 0.95
 // (benchmarks/results/h200-ring.json). Results of more parts cost more to read: 524,288 float32
 // columns ran at 0.89 in 74 usual parts and at 0.95 in 56 long ones
-// (benchmarks/results/h200-ring-long.json).
+// (benchmarks/results/h200-ring-long.json). Rows that are no whole vectors are faster in fewer
+// parts: 50,257 bf16 columns ran at 0.92 in 5 narrow ones, at 0.94 in 4 usual ones, 65,537 at 0.93
+// in 6 and at 0.94 in 5 (benchmarks/results/h200-ring-parts.json); of these, the 99 KB of compute
+// capability 12.0 have room for three, too few for a ring.
 struct RingSize {
   int places;
   int64_t bytes;
@@ -387,7 +392,7 @@ inline constexpr int kRingPlaces = 8, kRingFewestPlaces = 4;
 inline constexpr RingSize kRingNarrow = {kRingPlaces, 24 * 1024}, kRingUsual = {kRingPlaces, 28416},
                           kRingLong = {6, 37888};
 // The most parts of these sizes. Of one input in 16 bits more usual ones do: log-softmax of a
-// million columns ran at 0.98 in 74, at 0.96 in 56 long ones, in the same file.
+// million columns ran at 0.98 in 74, at 0.96 in 56 long ones (h200-ring-long.json).
 inline constexpr int64_t kRingParts = 48, kRingUsualPartsForNarrow = 80;
 // One warp waits for rows' results, a part's after the other's, so that all places are filled and
 // copies follow writes: with two, softmax of 65,536 float32 columns ran at 0.92 instead of 0.98
@@ -395,6 +400,11 @@ inline constexpr int64_t kRingParts = 48, kRingUsualPartsForNarrow = 80;
 // time: the tangent of a million float32 columns ran at 0.94 in 222 parts, and with two warps at
 // 0.96 in 296 usual ones (benchmarks/results/h200-ring-long.json).
 inline constexpr int64_t kRingLongParts = 128;
+// Rows that are no whole vectors and fill parts so far are as fast by "ring" as by "block" or
+// faster, from three parts on: softmax of 21,001 float32 columns ran at 0.94 and 0.92 of the copy
+// limit, of 21,301, in one part more, at 0.86 and 0.92, the tangent of 14,001 at 1.00 and 0.97
+// (benchmarks/results/h200-ring-parts.json).
+inline constexpr int64_t kRingFullBytes = 26 * 1024;
 // The queue, and what is told of a part.
 inline constexpr int kRingQueueBytes = kVectorBytes;
 constexpr int RingNoteBytes(int compute_bytes) { return 4 * compute_bytes; }
@@ -891,7 +901,7 @@ constexpr RingShape RingShapeOf(const Problem& p) {
   const bool is_usual = fits(kRingUsual, narrow ? kRingUsualPartsForNarrow : kRingParts);
   const bool is_long = !is_usual && fits(kRingLong, kRingLongParts);
   RingSize size = is_long ? kRingLong : kRingUsual;
-  if (narrow && fits(kRingNarrow, kRingParts)) size = kRingNarrow;
+  if (narrow && !IsMasked(p) && fits(kRingNarrow, kRingParts)) size = kRingNarrow;
   const int64_t parts = parts_of(size);
   return {.parts = static_cast<int>(parts),
           .places = size.places,
@@ -935,8 +945,11 @@ constexpr Plan RingPlan(const Problem& p, const Device& device, Plan plan) {
 
 // Whether rows are better shared out over all blocks, where there are copies by the block.
 constexpr bool PrefersRing(const Problem& p) {
-  return p.rows.inner == 1 && !TakesTerms(p.op) && !IsPerRow(p.op) &&
-         RowBytes(p) > BlockRowBytes(p.inputs, SizeOf(p.dtype), IsMasked(p));
+  if (p.rows.inner != 1 || TakesTerms(p.op) || IsPerRow(p.op)) return false;
+  if (RowBytes(p) > BlockRowBytes(p.inputs, SizeOf(p.dtype), IsMasked(p))) return true;
+  const int parts = RingShapeOf(p).parts;
+  const bool fills = parts >= 3 && RowBytes(p) >= parts * kRingFullBytes;
+  return fills && IsMasked(p) && SizeOf(p.dtype) < 8;
 }
 
 constexpr Plan StreamPlan(const Problem& p, const Device& device, Plan plan) {

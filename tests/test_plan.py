@@ -101,6 +101,32 @@ def test_a_ring_has_room_for_several_parts_of_any_row(op, dtype):
         assert (p.shared_bytes - 4096) * 132 >= 2 * columns * row_bytes
 
 
+@pytest.mark.parametrize(
+    "op, dtype, columns, strategy",
+    [
+        ("softmax", "float32", 20_001, "ring"),
+        ("softmax", "float32", 21_001, "ring"),
+        ("softmax", "float32", 21_004, "block"),  # whole vectors
+        ("softmax", "float32", 21_301, "block"),  # four parts, in place of three
+        ("log_softmax", "bfloat16", 42_001, "ring"),
+        ("log_softmax", "bfloat16", 44_001, "block"),
+        ("softmax_tangent", "float32", 10_001, "ring"),
+        ("softmax_tangent", "float32", 12_001, "block"),
+        ("log_softmax_cotangent", "bfloat16", 28_001, "ring"),
+        ("log_softmax_cotangent", "bfloat16", 29_001, "block"),
+        ("log_softmax_cotangent", "float64", 7_001, "block"),
+    ],
+)
+def test_odd_rows_that_fill_the_parts_of_a_ring_go_by_it(op, dtype, columns, strategy):
+    assert plan((4096, columns), dtype, op=op, device="H200").strategy == strategy
+
+
+@pytest.mark.parametrize("columns, parts", [(50_257, 4), (50_256, 5), (65_537, 5), (65_536, 6)])
+def test_odd_rows_of_16_bits_are_shared_out_in_fewer_parts(columns, parts):
+    p = plan((4096, columns), "bfloat16", device="H200", strategy="ring")
+    assert p.lanes_per_row == parts * 7 * 32
+
+
 def test_one_warp_is_few_bytes_for_a_block():
     assert plan((4096, 513), "bfloat16", device="H200").strategy == "tile"
     assert plan((4096, 513), "float32", device="H200").strategy == "registers"
