@@ -179,10 +179,9 @@ struct Cluster {
     if (threadIdx.x == 0) of_block = part;
     Meet();
     const int lane = threadIdx.x % kWarpLanes;
-    part = lane < blocks ? *InBlock(lane, &of_block) : Partial<Op>{};
-    for (int mask = kWarpLanes / 2; mask > 0; mask /= 2) {
-      JS_ISA::Merge(op, part, FromLane(part, mask));
-    }
+    Partial<Op> parts[1];
+    if (lane < blocks) parts[0] = *InBlock(lane, &of_block);
+    part = WarpMerge(op, parts);
 #endif
   }
 
