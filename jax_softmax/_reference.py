@@ -163,20 +163,19 @@ def log_softmax_cotangent(
 
 
 def _logits(x: jax.Array, y: jax.Array, axis: int) -> jax.Array:
-    """`x`, of which `y` is the log-softmax, in the dtype that is computed in.
+    """`x`, of which `y` is the log-softmax.
 
-    Where both have 16 bits, negated twice, which XLA does not undo across a conversion: seeing the
-    forward pass's exponentials, it would store them in float32 for both if a sum of squares
-    follows, 263 us in place of 158 (65,536 rows of 512 bf16 columns). From the stored `y` that
-    takes 139, and 109 in place of 154 after a bias, but 169 in place of 121 with a cast after
-    log-softmax, as `y` is then stored and read once more; in geometric mean up to 10 % more of up
-    to 256 columns, and 1 % less of longer rows (benchmarks/results/h200-graph-log.json). Devices
-    that share rows have exchanged maximum and sum already.
+    Where both have 16 bits, in float32 and negated twice, which XLA does not undo across a
+    conversion: seeing the forward pass's exponentials, it would store them in float32 for both if a
+    sum of squares follows, 263 us in place of 158 (65,536 rows of 512 bf16 columns). From the
+    stored `y` that takes 139, and 109 in place of 154 after a bias, but 169 in place of 121 with a
+    cast after log-softmax, as `y` is then stored and read once more; in geometric mean up to 10 %
+    more of up to 256 columns, and 1 % less of longer rows (benchmarks/results/h200-graph-log.json).
+    Devices that share rows have exchanged maximum and sum already.
     """
-    wide = compute_dtype(x.dtype)
     if not _are_narrow(x.dtype, y.dtype) or is_sharded(jax.typeof(x), axis):
-        return x.astype(wide)
-    return -((-x).astype(wide))
+        return x
+    return -((-x).astype("float32"))
 
 
 def _from_memory(y: jax.Array) -> jax.Array:
