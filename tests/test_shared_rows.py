@@ -109,3 +109,26 @@ def test_rows_that_all_blocks_share(op, rows, columns):
     if op in RESIDUAL:
         x[0] = TRUTH[RESIDUAL[op]](wide(x[0]), 1).astype(x[0].dtype)
     assert_right(op, run(op, *x), *x, axis=1, flat=None, context="cuda:ring")
+
+
+@pytest.mark.parametrize("op", OPS[:2])
+@pytest.mark.parametrize("columns", [7001, 30_001])  # of float32 one part, and five
+@each_dtype
+def test_warps_that_have_reduced_logits_of_other_sizes(op, columns, dtype):
+    """Terms that are kept are shifted by the largest logit of a warp's vectors, not of the row."""
+    [x] = operands(op, (12, columns), dtype)
+    alike = 2100  # a warp has 1,024 float32 elements, wherever they begin
+    rng = np.random.default_rng(0)
+    sizes = rng.choice(np.array([0, -9, -40, -80, -np.inf], dtype), (12, columns // alike + 1))
+    sizes[:, 1] = 0
+    x += sizes.repeat(alike, axis=1)[:, :columns]
+    assert_right(op, run(op, x), x, axis=1, flat=7, context="cuda:ring")
+
+
+@pytest.mark.parametrize("magnitude", [1.0, 100.0, 1e6])
+@each_strategy
+def test_only_finite_logits_of_any_size(strategy, magnitude):
+    logits = magnitude * np.random.default_rng(0).standard_normal(304).astype("float32")
+    x = np.full((304, 3001), -np.inf, "float32")
+    x[:, 1700] = logits
+    assert (run("softmax", x, strategy=strategy)[:, 1700] == 1).all()

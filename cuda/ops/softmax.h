@@ -33,10 +33,13 @@ struct Softmax {
   };
   JS_HD Row Close(First max, Second sum) const { return {Pivot(max), 1 / sum.Value()}; }
   // For terms that were shifted by the maximum `own` of a part of the row. In a row of -inf, which
-  // may have a sink, that is not what they were shifted by.
+  // may have a sink, that is not what they were shifted by. As in Rescale for the ratio of equals:
+  // a row's only finite logit gets exactly 1.
   JS_HD Row ForTermsOf(First own, First max, Row row) const {
+    const auto unmoved = own.value == max.value;
+    const auto empty = own.value == First{}.value;
     const T factor = M::ShiftedRatio(own.value, max.value);
-    return {row.pivot, row.factor * (own.value == First{}.value ? T{} + 1 : factor)};
+    return {row.pivot, row.factor * (unmoved || empty ? T{} + 1 : factor)};
   }
   JS_HD T Finish(Element<T, 1> e, Row row) const {
     return FinishFromTerm(SecondTerm(e, row.pivot), row);

@@ -146,6 +146,14 @@ struct Places {
   int64_t part[kRingPlaces];
   Partial<Op> of_warp[kRingPlaces][kRingReducers];
   typename Op::Row result[kRingPlaces];
+  // Of each group of vectors that a warp reduces together, the maximum, and the row's result for
+  // their terms.
+  static constexpr int kGroups =
+      kFinishesFromTerm<Op>
+          ? CeilDiv(kRingLong.bytes, int64_t{kVectorBytes} * kRingPacks * kWarpLanes)
+          : 1;
+  typename Op::First of_group[kRingPlaces][kGroups];
+  typename Op::Row of_terms[kRingPlaces][kGroups];
 
   // By one thread.
   __device__ __forceinline__ void Init() {
@@ -178,6 +186,11 @@ struct Turn {
 // row's first part begin at a line of the cache: softmax of 100,001 bf16 columns ran at 0.92 of the
 // copy limit where lines were shared by parts, and so at 0.97. Rows of whole vectors are cut alike
 // wherever they lie, so that their bits do not depend on that.
+//
+// Every warp divides a part's number. Where they were told its row and index instead, and barriers
+// were awaited in the scope of the block, 64 rows took 3 to 6 % less time, but of many rows
+// log-softmax of a million float32 columns ran at 0.90 of the copy limit instead of 0.93, of
+// 128,256 bf16 columns at 0.94 instead of 0.955 (benchmarks/results/h200-ring-steps.json).
 template <typename W>
 struct RingPart {
   W window;
@@ -206,7 +219,8 @@ struct RingPart {
 
 // What the warps of a block do, by turns of places. None but Close waits for other blocks, so that
 // a part that has been taken is told of in any case. Before a lane says what its warp has done,
-// they meet, as shuffles alone do not order memory. What copies have brought is only read.
+// they meet, as shuffles alone do not order memory. What copies have brought is only read, but that
+// softmax of float32 overwrites its whole vectors with the second sweep's terms.
 template <typename Op, typename Load, typename Store, int kVector, bool kWhole>
 class Ring {
   using T = typename Op::T;
@@ -215,10 +229,15 @@ class Ring {
   using Raw = typename Load::template Raw<kVector>;
   using Part = RingPart<Window<kVector, kWhole>>;
   static constexpr int kEdgeLanes = 2 * kVector;
+  // Softmax of 50,257 float32 columns ran at 0.945 of the copy limit so and at 0.924 without, of
+  // 524,288 at 0.94 and 0.925; but of 65,536 float64 columns at 0.32 and 0.33
+  // (benchmarks/results/h200-ring-steps.json).
+  static constexpr bool kKeepsTerms = kFinishesFromTerm<Op> && std::is_same_v<Io, float>;
   // Vectors that a thread has under way, when it reduces and when it writes. With twice as many
   // writes at a time, in a form that was not kept, softmax of 65,536 float32 columns ran at 0.93 of
   // the copy limit instead of 0.96 (benchmarks/results/h200-ring-odd.json).
   static constexpr int kPacks = kRingPacks / Op::kInputs;
+  static constexpr int kHeld = kPacks * kWarpLanes;  // by a warp
   static constexpr int kWritten = kPacks / 2;
 
  public:
@@ -264,19 +283,22 @@ class Ring {
   // Reduces parts, by a warp of a team. Warps take neighbouring vectors, so that all of a warp's
   // threads have as many as they can hold or the warp has none.
   __device__ __forceinline__ void Reduce(int team, int warp) const {
-    constexpr int kHeld = kPacks * kWarpLanes;
     ForParts(Turn{team}, kRingTeams, [&](const Turn& turn, int64_t, const Part& part) {
       Partial<Op> total;
       const int first = part.FirstWhole() + warp * kHeld, end = part.EndOfWhole();
 #pragma unroll 1
       for (int begin = first; begin < end; begin += kRingReducers * kHeld) {
         const Partial<Op> some = ReduceSome(turn.place, begin + Lane(), end);
+        if (kKeepsTerms && Lane() == 0) {
+          places_.of_group[turn.place][GroupOf(part, begin)] = some.first;
+        }
         if (begin == first) {
           total = some;
         } else {
           JS_ISA::Merge(op_, total, some);
         }
       }
+      if constexpr (kKeepsTerms) FenceCopies();
       __syncwarp();
       if (Lane() == 0) {
         places_.of_warp[turn.place][warp] = total;
@@ -298,14 +320,13 @@ class Ring {
       places_.reduced[turn.place].Await(turn.parity);
       if (Lane() < kRingReducers) parts[0] = places_.of_warp[turn.place][Lane()];
       const Partial<Op> total = WarpMerge(op_, parts);
-      __syncwarp();
-      if (Lane() != 0) return;
       if (shape_.parts == 1) {
         CloseWith(turn, total);
-      } else {
+      } else if (Lane() == 0) {
         board_.Post(number, total);
       }
-      places_.closed[turn.place].Arrive();
+      __syncwarp();
+      if (Lane() == 0) places_.closed[turn.place].Arrive();
     });
   }
 
@@ -316,8 +337,7 @@ class Ring {
       // The others' may take as long as this one's; to ask sooner would only add to the traffic.
       places_.reduced[turn.place].Await(turn.parity);
       const int64_t first = number - number % shape_.parts;
-      const Partial<Op> total = board_.Await(op_, first, shape_.parts);
-      if (Lane() == 0) CloseWith(turn, total);
+      CloseWith(turn, board_.Await(op_, first, shape_.parts));
     });
   }
 
@@ -345,9 +365,11 @@ class Ring {
           if (pack >= end) break;
           E e[kVector];
           Load::Decode(raw[w], e);
+          const auto of_terms =
+              kKeepsTerms ? places_.of_terms[turn.place][GroupOf(part, pack)] : result;
           T y[kVector];
 #pragma unroll
-          for (int i = 0; i < kVector; ++i) y[i] = op_.Finish(e[i], result);
+          for (int i = 0; i < kVector; ++i) y[i] = Finish(e[i], result, of_terms);
           store_.Put(part.window.Offset(part.begin + pack), y, std::true_type{});
         }
       }
@@ -402,9 +424,34 @@ class Ring {
     }
   }
 
+  // Which of the vectors that warps reduce together.
+  __device__ __forceinline__ static int GroupOf(const Part& part, int pack) {
+    return static_cast<int>(static_cast<unsigned>(pack - part.FirstWhole()) / kHeld);
+  }
+
+  // By a warp.
   __device__ __forceinline__ void CloseWith(const Turn& turn, const Partial<Op>& total) const {
-    places_.result[turn.place] = op_.Close(total.first, total.second);
-    places_.closed[turn.place].Arrive();
+    const auto result = op_.Close(total.first, total.second);
+    if constexpr (kKeepsTerms) {
+      static_assert(Places<Op>::kGroups <= kWarpLanes);
+      if (Lane() < Places<Op>::kGroups) {
+        const auto own = places_.of_group[turn.place][Lane()];
+        places_.of_terms[turn.place][Lane()] = op_.ForTermsOf(own, total.first, result);
+      }
+    }
+    if (Lane() == 0) places_.result[turn.place] = result;
+    __syncwarp();
+    if (Lane() == 0) places_.closed[turn.place].Arrive();
+  }
+
+  // Of what the reduction has left of an element.
+  __device__ __forceinline__ T Finish(const E& e, const typename Op::Row& result,
+                                      const typename Op::Row& of_terms) const {
+    if constexpr (kKeepsTerms) {
+      return op_.FinishFromTerm(e[0], of_terms);
+    } else {
+      return op_.Finish(e, result);
+    }
   }
 
   // Reduces this thread's next kPacks vectors, from k on and before `end`, over the warp.
@@ -420,7 +467,15 @@ class Ring {
         if (pack < end) raw[p][input] = Raw::Load(At(place, input, pack));
       }
     }
-    return ReduceWords<Op, Load>(op_, raw, zeros_, [](int, const auto&) {});
+    return ReduceWords<Op, Load>(op_, raw, zeros_, [&](int p, const auto& terms) {
+      if constexpr (kKeepsTerms) {
+        const int pack = k + p * kWarpLanes;
+        typename Raw::Values kept;
+#pragma unroll
+        for (int i = 0; i < kVector; ++i) kept.element[i] = terms.x[i];
+        if (pack < end) Raw(kept).Store(At(place, 0, pack));
+      }
+    });
   }
 
   // Calls f with the vector and the number in it of the row's element at a part's ends that is the
