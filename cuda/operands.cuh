@@ -78,6 +78,15 @@ __device__ __forceinline__ Io NarrowTo(double x) {
   return x;
 }
 
+// Values as their type in memory holds them.
+template <typename Io, typename T, int kVector>
+__device__ __forceinline__ Pack<Io, kVector> PackOf(const T (&values)[kVector]) {
+  Pack<Io, kVector> pack;
+#pragma unroll
+  for (int i = 0; i < kVector; ++i) pack.element[i] = NarrowTo<Io>(values[i]);
+  return pack;
+}
+
 // The same as words that nothing has looked into yet: a choice between two is made word by word,
 // where that between two packs would be made element by element.
 template <typename Io, int kVector>
@@ -349,19 +358,11 @@ struct DirectStore {
 
   Io* target;
 
-  template <int kVector>
-  __device__ __forceinline__ static Pack<Io, kVector> Packed(const T (&y)[kVector]) {
-    Pack<Io, kVector> packed;
-#pragma unroll
-    for (int i = 0; i < kVector; ++i) packed.element[i] = NarrowTo<Io>(y[i]);
-    return packed;
-  }
-
   template <typename W, bool kLastUse = false>
   __device__ __forceinline__ void operator()(const W& window, typename W::Index pack,
                                              const T (&y)[W::kVector],
                                              std::bool_constant<kLastUse> = {}) const {
-    const auto packed = Packed(y);
+    const auto packed = PackOf<Io>(y);
     Io* to = target + window.Offset(pack);
     if constexpr (W::kMasks) {
       if (!window.IsWhole(pack)) {
@@ -395,7 +396,7 @@ struct DirectStore {
   template <int kVector, bool kLastUse = false>
   __device__ __forceinline__ void Put(int64_t offset, const T (&y)[kVector],
                                       std::bool_constant<kLastUse> = {}) const {
-    Packed(y).template StoreGlobal<kLastUse>(target + offset);
+    PackOf<Io>(y).template StoreGlobal<kLastUse>(target + offset);
   }
   // A single element anywhere, or the result of a row.
   __device__ __forceinline__ void At(int64_t offset, T y) const {

@@ -210,10 +210,7 @@ __global__ void __launch_bounds__(kClusterThreads, 1)
 
     Partial<Op> part = ReduceWords<Op, Load>(op, raw, zeros, [&](int k, const auto& terms) {
       if constexpr (kKeepsTerms) {
-        typename Raw::Values kept;
-#pragma unroll
-        for (int i = 0; i < kVector; ++i) kept.element[i] = terms.x[i];
-        raw[k][0] = Opaque(Raw(kept), zeros.z[2]);
+        raw[k][0] = Opaque(Raw(PackOf<typename Load::Io>(terms.x)), zeros.z[2]);
       }
     });
     const typename Op::First own = part.first;

@@ -470,10 +470,7 @@ class Ring {
     return ReduceWords<Op, Load>(op_, raw, zeros_, [&](int p, const auto& terms) {
       if constexpr (kKeepsTerms) {
         const int pack = k + p * kWarpLanes;
-        typename Raw::Values kept;
-#pragma unroll
-        for (int i = 0; i < kVector; ++i) kept.element[i] = terms.x[i];
-        if (pack < end) Raw(kept).Store(At(place, 0, pack));
+        if (pack < end) Raw(PackOf<Io>(terms.x)).Store(At(place, 0, pack));
       }
     });
   }
