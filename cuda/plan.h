@@ -331,6 +331,15 @@ constexpr int64_t BlockRowBytes(int inputs, int element_bytes, bool masked) {
   return (masked && element_bytes < 8 ? 124 : 192) * 1024;
 }
 
+// Of one input, what a multiprocessor has of rows at a time: what is read and written far apart
+// costs more than what idles. Softmax of 16,384 bf16 columns ran at 0.955 of the copy limit with
+// six rows and at 0.97 with three, of 20,001 at 0.935 with five and at 0.955 with three, of 12,288
+// float32 columns at 0.955 with four and at 0.96 with three
+// (benchmarks/results/h200-resident-rows.json).
+constexpr int64_t BlockResidentBytes(int element_bytes) {
+  return (element_bytes == 2 ? 96 : 120) * 1024;
+}
+
 // Of logits with terms: the registers of four blocks on a multiprocessor leave a thread 64, for the
 // vectors that it has under way. With 512 threads of 40 registers, that had half as many, masked
 // bf16 rows of 9,216 columns took 30 % longer, of 32,000 10 %, and of 50,257 a third (H200,
@@ -834,6 +843,19 @@ constexpr Plan BlockPlan(const Problem& p, const Device& device, Plan plan) {
     const bool as_many = ResidentBlocks(device, threads, registers, plan.shared_bytes) == resident;
     const bool crowded = KeepsNarrow(p) && PacksPerRow(p) > int64_t{plan.threads} * kMaskedPacks;
     if ((threads <= PacksPerRow(p) && as_many) || crowded) plan.threads = threads;
+  }
+  const bool one_input = p.inputs == 1 && !TakesTerms(p.op) && !IsPerRow(p.op);
+  const int64_t wanted = CeilDiv(BlockResidentBytes(SizeOf(p.dtype)), row_bytes);
+  if (one_input && ComputeBytes(p.dtype) == 4 && wanted > 1 && wanted < resident) {
+    // Shared memory that is asked for and not used keeps the others out.
+    const int64_t share = device.shared_per_multiprocessor / wanted - device.shared_reserved;
+    const int64_t most = std::min<int64_t>(share, device.shared_per_block - kStaticSharedBytes);
+    plan.shared_bytes =
+        std::max(plan.shared_bytes, static_cast<int>((most - kStaticSharedBytes) / 128 * 128));
+    for (int threads : sizes) {
+      const int fit = ResidentBlocks(device, threads, registers, plan.shared_bytes);
+      if (threads <= PacksPerRow(p) && fit >= wanted) plan.threads = threads;
+    }
   }
   plan.lanes_per_row = plan.threads;
   plan.rows_per_block = 1;
