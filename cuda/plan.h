@@ -837,25 +837,24 @@ constexpr Plan BlockPlan(const Problem& p, const Device& device, Plan plan) {
       TakesTerms(p.op) ? kTermsThreads : BlockThreads(ComputeBytes(p.dtype));
   plan.threads = sizes.front();
   const int registers = BlockRegisters(p);
-  const int resident = ResidentBlocks(device, plan.threads, registers, plan.shared_bytes);
-  for (int threads : sizes) {
-    // The largest block that leaves as many resident, and that the row keeps busy.
-    const bool as_many = ResidentBlocks(device, threads, registers, plan.shared_bytes) == resident;
-    const bool crowded = KeepsNarrow(p) && PacksPerRow(p) > int64_t{plan.threads} * kMaskedPacks;
-    if ((threads <= PacksPerRow(p) && as_many) || crowded) plan.threads = threads;
-  }
+  const auto resident_with = [&](int threads) {
+    return ResidentBlocks(device, threads, registers, plan.shared_bytes);
+  };
   const bool one_input = p.inputs == 1 && !TakesTerms(p.op) && !IsPerRow(p.op);
   const int64_t wanted = CeilDiv(BlockResidentBytes(SizeOf(p.dtype)), row_bytes);
-  if (one_input && ComputeBytes(p.dtype) == 4 && wanted > 1 && wanted < resident) {
+  if (one_input && ComputeBytes(p.dtype) == 4 && wanted > 1 &&
+      wanted < resident_with(plan.threads)) {
     // Shared memory that is asked for and not used keeps the others out.
     const int64_t share = device.shared_per_multiprocessor / wanted - device.shared_reserved;
-    const int64_t most = std::min<int64_t>(share, device.shared_per_block - kStaticSharedBytes);
-    plan.shared_bytes =
-        std::max(plan.shared_bytes, static_cast<int>((most - kStaticSharedBytes) / 128 * 128));
-    for (int threads : sizes) {
-      const int fit = ResidentBlocks(device, threads, registers, plan.shared_bytes);
-      if (threads <= PacksPerRow(p) && fit >= wanted) plan.threads = threads;
-    }
+    const int64_t most = std::min<int64_t>(share, device.shared_per_block) - kStaticSharedBytes;
+    plan.shared_bytes = std::max(plan.shared_bytes, static_cast<int>(most / 128 * 128));
+  }
+  const int resident = resident_with(plan.threads);
+  for (int threads : sizes) {
+    // The largest block that leaves as many resident, and that the row keeps busy.
+    const bool as_many = resident_with(threads) == resident;
+    const bool crowded = KeepsNarrow(p) && PacksPerRow(p) > int64_t{plan.threads} * kMaskedPacks;
+    if ((threads <= PacksPerRow(p) && as_many) || crowded) plan.threads = threads;
   }
   plan.lanes_per_row = plan.threads;
   plan.rows_per_block = 1;
