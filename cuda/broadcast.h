@@ -123,8 +123,17 @@ struct Terms {
   Divisor turns;
   Broadcast mask_at, bias_at, scale_at, sink_at;
 
+  // Whether there is a bias whose columns lie side by side, in the logits' type.
+  JS_HD bool BiasRuns() const {
+    return bias != nullptr && bias_at.column_stride == 1 && !wide_bias;
+  }
   // Whether logits that are not masked are what the operand holds, or that times a scale.
   bool AreMasksOnly() const { return !caps && bias == nullptr && sink == nullptr; }
+  // Whether there is such a bias, in vectors if rows are `whole` vectors, and maybe a scale.
+  bool AreBiasAlone(bool whole) const {
+    const bool others = caps || sink != nullptr || mask != nullptr || causal;
+    return BiasRuns() && !others && (!whole || bias_in_vectors);
+  }
   bool AreMasksAlone() const { return AreMasksOnly() && factor == 1 && scale == nullptr; }
 };
 

@@ -10,6 +10,14 @@ namespace jax_softmax::JS_ISA {
 // Masks, no other terms, and rows that are whole vectors: few registers beside the row's.
 template <typename Load, bool kWhole>
 inline constexpr bool kMasksOnly = Load::kTerms == TermsKind::kMasks && kWhole;
+// A bias, of which a lane has as many elements in registers as of the row.
+template <typename Load>
+inline constexpr bool kHasBias =
+    Load::kTerms == TermsKind::kBiased || Load::kTerms == TermsKind::kBiasAlone;
+// As how many operands in registers a lane's inputs and terms count.
+template <typename Op, typename Load, bool kWhole>
+inline constexpr int kOperands =
+    kMasksOnly<Load, kWhole> || kHasBias<Load> ? 1 : Op::kInputs + 2 * kTakesTerms<Op>;
 
 // The blocks that the compiler must leave room for on a multiprocessor, of kThreads that hold
 // kRowBytes each in the compute type.
@@ -17,14 +25,16 @@ template <typename Op, typename Load, typename Store, bool kWhole, int kThreads,
 constexpr int MinBlocks() {
   constexpr bool kNarrow = sizeof(typename Load::Io) == 2 && sizeof(typename Store::Io) == 2;
   constexpr bool kMasked = kMasksOnly<Load, kWhole>;
+  constexpr bool kBiased = kHasBias<Load>;
   constexpr bool kPlain = Load::kTerms == TermsKind::kNone && Op::kInputs == 1;
   const auto most = [] {
     if (kRowBytes <= kMaxRowBytesPerLane * 3 / 2) {  // 16 elements, or 24
       if (kMasked) return kNarrow ? kResidentNarrowThreads : kResidentMaskedThreads;
+      if (kBiased) return kNarrow ? kResidentNarrowThreads : kResidentThreads;
       return kPlain && (kNarrow || kThreads > 256) ? kResidentNarrowThreads : kResidentThreads;
     }
     // 32 elements.
-    constexpr bool kFew = kMasked || kPlain || Load::kTerms == TermsKind::kBiased;
+    constexpr bool kFew = kMasked || kBiased || kPlain;
     return kNarrow && kRowBytes == 2 * kMaxRowBytesPerLane && kFew ? kResidentThreads
                                                                    : kResidentLongThreads;
   };
@@ -38,7 +48,7 @@ __device__ __forceinline__ bool SeesOrStores(const Load& load, const Store& stor
                                              const typename Load::Row& of_row, const W& window,
                                              int pack, int packs) {
   if (load.Sees(of_row, window, pack)) return true;
-  if constexpr (kTakesTerms<Op>) {
+  if constexpr (kIsMasks<Load::kTerms>) {
     if (pack < packs) store.Masked(window, pack);
   }
   return false;

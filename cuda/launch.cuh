@@ -112,10 +112,14 @@ cudaError_t LaunchTile(const Plan& plan, Launch launch) {
 // masks are all that there is, by a block's threads.
 template <typename Op, typename Load, typename Store, int kVector, bool kWhole, typename Launch>
 cudaError_t LaunchRegisters(const Plan& plan, Launch launch) {
-  constexpr int kBytes = sizeof(typename Load::Io);
-  constexpr bool kTerms = kTakesTerms<Op>;
-  constexpr bool kConverts = !std::is_same_v<typename Load::Io, typename Store::Io>;
-  constexpr bool kKeeps = !kFinishesFromTerm<Op> && !kPerRow<Op>;
+  static constexpr RegistersRows kRows = {
+      .element_bytes = sizeof(typename Load::Io),
+      .terms = kTakesTerms<Op>,
+      .bias_alone = Load::kTerms == TermsKind::kBiasAlone,
+      .converts = !std::is_same_v<typename Load::Io, typename Store::Io>,
+      .keeps = !kFinishesFromTerm<Op> && !kPerRow<Op>,
+      .per_row = kPerRow<Op>,
+      .whole = kWhole};
   const int held = plan.count_per_lane * kVector;
   const auto launch_with = [&]<int kElements, int kThreads>() {
     return launch(RegistersKernel<Op, Load, Store, kVector, kWhole, kElements / kVector, kThreads>);
@@ -124,7 +128,7 @@ cudaError_t LaunchRegisters(const Plan& plan, Launch launch) {
     return WithConstant<16, 24, 32>(held, [&](auto elements) {
       return WithConstant<32, 64, 96, 128, 160, 192, 224, kMostMaskedThreads>(
           plan.threads, [&](auto threads) {
-            if constexpr (HasMaskedBlock(elements, threads, kBytes, kKeeps)) {
+            if constexpr (HasMaskedBlock(elements, threads, kRows.element_bytes, kRows.keeps)) {
               return launch_with.template operator()<elements, threads>();
             } else {
               return cudaErrorInvalidValue;
@@ -133,7 +137,7 @@ cudaError_t LaunchRegisters(const Plan& plan, Launch launch) {
     });
   } else {
     if (held == 16) {
-      constexpr int kThreads = RegistersThreads(16, kBytes, kTerms, kConverts);
+      constexpr int kThreads = RegistersThreads(16, kRows);
       if constexpr (kThreads > 256) {
         if (plan.threads <= kRegistersShortThreads) {
           return launch_with.template operator()<16, kRegistersShortThreads>();
@@ -141,12 +145,12 @@ cudaError_t LaunchRegisters(const Plan& plan, Launch launch) {
       }
       return launch_with.template operator()<16, kThreads>();
     }
-    if constexpr (RegistersHoldSome(kBytes, kTerms, kConverts, kPerRow<Op>, kWhole)) {
-      constexpr int kThreads = RegistersThreads(24, kBytes, kTerms, kConverts);
+    if constexpr (RegistersHoldSome(kRows)) {
+      constexpr int kThreads = RegistersThreads(24, kRows);
       if (held == 24) return launch_with.template operator()<24, kThreads>();
     }
-    if constexpr (RegistersHoldMany(kBytes, kTerms, kConverts, kKeeps, kWhole)) {
-      constexpr int kThreads = RegistersThreads(32, kBytes, kTerms, kConverts);
+    if constexpr (RegistersHoldMany(kRows)) {
+      constexpr int kThreads = RegistersThreads(32, kRows);
       if (held == 32) return launch_with.template operator()<32, kThreads>();
     }
     return cudaErrorInvalidValue;
@@ -170,7 +174,8 @@ cudaError_t Run(const Call& call, cudaStream_t stream, int* resident) {
   // In shared memory alone are logits what they are in memory.
   constexpr bool kShared = kKind == TermsKind::kMasksAlone;
   using Load = std::conditional_t<kTerms, TermsLoad<Op, In, kKind>, DirectLoad<Op, In>>;
-  using Store = std::conditional_t<kTerms, MaskedStore<Op, Out>, DirectStore<Op, Out>>;
+  constexpr bool kMasked = kTerms && kKind != TermsKind::kBiasAlone;
+  using Store = std::conditional_t<kMasked, MaskedStore<Op, Out>, DirectStore<Op, Out>>;
   constexpr int kFullVector = kVectorBytes / sizeof(In);
   const Plan& plan = call.plan;
   const Rows& rows = call.problem.rows;
@@ -266,14 +271,14 @@ cudaError_t Run(const Call& call, cudaStream_t stream, int* resident) {
       rows.columns % kFullVector == 0, [&](auto whole) {
         constexpr bool kWhole = whole;
         constexpr std::integral_constant<int, kFullVector> kVector;
-        constexpr bool kMasked = kExactBlocks<Load, Store, kWhole>;
+        constexpr bool kExact = kExactBlocks<Load, Store, kWhole>;
         switch (plan.strategy) {
           case Strategy::kWarp:
             return WithConstant<1, 2, 4, kMaxPacksPerLane>(plan.count_per_lane, [&](auto packs) {
               constexpr int kRowBytes = kVector * packs * sizeof(typename Op::T);
-              constexpr bool kMany = kMasked && sizeof(In) == 2 && packs == 4;
+              constexpr bool kMany = kExact && sizeof(In) == 2 && packs == 4;
               if constexpr ((kRowBytes <= kMaxRowBytesPerLane || kMany) && !kShared &&
-                            (kWhole || kKind != TermsKind::kBiased)) {
+                            (kWhole || kKind != TermsKind::kBiasAlone)) {
                 constexpr int kRows = packs < kWarpPacks ? kWarpPacks / packs : 1;
                 return launch(WarpKernel<Op, Load, Store, kVector, kWhole, packs, kRows>,
                               log2_lanes);
@@ -291,11 +296,11 @@ cudaError_t Run(const Call& call, cudaStream_t stream, int* resident) {
           default:
             break;
         }
-        if constexpr (kTerms && kKind != TermsKind::kBiased) {
+        if constexpr (kTerms) {
           if (plan.strategy == Strategy::kBlock || plan.strategy == Strategy::kCluster) {
             return launch(TermsKernel<Op, Load, Store, kVector, kWhole>);
           }
-        } else if constexpr (!kTerms) {
+        } else {
           switch (plan.strategy) {
             case Strategy::kBlock:
               return launch(BlockKernel<Op, Load, Store, kVector, kWhole>);
@@ -364,8 +369,11 @@ cudaError_t RunAs(const Call& call, cudaStream_t stream, int* resident) {
       if (terms.AreMasksOnly() && (registers || shared || warp)) {
         return Run<Op, In, Out, TermsKind::kMasks>(call, stream, resident);
       }
+      if (call.problem.bias_alone && (registers || shared || (warp && whole))) {
+        return Run<Op, In, Out, TermsKind::kBiasAlone>(call, stream, resident);
+      }
       const bool others = terms.sink != nullptr || terms.caps;
-      if (terms.bias_in_vectors && !others && whole && (registers || warp)) {
+      if (!others && whole && terms.bias_in_vectors && (registers || shared || warp)) {
         return Run<Op, In, Out, TermsKind::kBiased>(call, stream, resident);
       }
     }

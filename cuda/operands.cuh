@@ -226,8 +226,9 @@ struct AllKept {};
 enum class TermsKind {
   kNone,
   kMasksAlone,
-  kMasks,   // masks and scales
-  kBiased,  // and a bias in vectors, of rows that are these
+  kMasks,      // masks and scales
+  kBiasAlone,  // a bias whose columns lie side by side, in vectors if rows are these, and scales
+  kBiased,     // masks as well, of rows that are whole vectors
   kAny
 };
 template <TermsKind kKind>

@@ -56,6 +56,7 @@ struct Problem {
   int64_t workspace_bytes = 0;  // of WorkspaceBytes
   bool masks_alone = false;     // of an op that takes terms: there are no others
   bool masks_only = false;      // the same, but maybe a scale
+  bool bias_alone = false;      // Terms::AreBiasAlone
 
   constexpr TypePair Types() const { return {dtype, out_dtype}; }
   constexpr int64_t Results() const { return IsPerRow(op) ? rows.Count() : rows.Elements(); }
@@ -229,25 +230,37 @@ inline constexpr int kRegistersColumns = 512;
 // are no whole vectors or have terms: softmax of 3001 and 4001 columns ran at 0.90 and 0.95 with 32
 // and at 0.98 with 16 (benchmarks/results/h200-registers.json).
 inline constexpr int kRegistersShortThreads = 128;
-constexpr int RegistersThreads(int elements, int element_bytes, bool terms, bool converts) {
-  const bool plain = !terms && !converts;
+struct RegistersRows {
+  int element_bytes;
+  bool terms;
+  bool bias_alone;
+  bool converts;
+  bool keeps;    // an op that needs the elements again after the second sweep
+  bool per_row;  // an op that gives one value for each row
+  bool whole;    // rows are whole vectors
+};
+constexpr int RegistersThreads(int elements, const RegistersRows& rows) {
+  const bool plain = !rows.terms && !rows.converts;
+  if (rows.bias_alone) return 512;
   if (elements == 24) return 192;
-  if (element_bytes == 2) return elements == 32 || plain ? 256 : kRegistersShortThreads;
+  if (rows.element_bytes == 2) return elements == 32 || plain ? 256 : kRegistersShortThreads;
   if (elements == 32) return 128;
   return plain ? 512 : 256;  // with 512, log-softmax spills where results have 16 bits
 }
 
 // Whether "registers" has kernels with 32 elements a lane. An op that needs the elements again
 // after the second sweep keeps them, and has registers for so many where nothing else takes any.
-constexpr bool RegistersHoldMany(int element_bytes, bool terms, bool converts, bool keeps,
-                                 bool whole) {
-  return element_bytes == 2 ? !keeps || (!terms && !converts) : !keeps && !terms && whole;
+constexpr bool RegistersHoldMany(const RegistersRows& rows) {
+  if (rows.bias_alone) return false;
+  const bool terms = rows.terms;
+  return rows.element_bytes == 2 ? !rows.keeps || (!terms && !rows.converts)
+                                 : !rows.keeps && !terms && rows.whole;
 }
 
 // Whether it has kernels with 24 elements a lane; see PrefersSome.
-constexpr bool RegistersHoldSome(int element_bytes, bool terms, bool converts, bool per_row,
-                                 bool whole) {
-  return element_bytes == 4 && !terms && !converts && !per_row && whole;
+constexpr bool RegistersHoldSome(const RegistersRows& rows) {
+  const bool plain = !rows.terms && !rows.converts && !rows.per_row;
+  return rows.element_bytes == 4 && plain && rows.whole;
 }
 
 // Rows of whole vectors with masks and no other terms have kernels for blocks of one size each, so
@@ -646,30 +659,32 @@ constexpr Plan RegistersPlan(const Problem& p, Plan plan) {
   }
   // Those within the row: see Body in operands.cuh.
   const int64_t packs = std::max<int64_t>(p.rows.columns / plan.vector, 1);
-  const bool terms = TakesTerms(p.op), converts = p.dtype != p.out_dtype;
-  const bool keeps = !FinishesFromTerms(p.op) && !IsPerRow(p.op);
-  const bool whole = p.rows.columns % plan.vector == 0, narrow = SizeOf(p.dtype) == 2;
-  const auto most = [&](int elements) {
-    return RegistersThreads(elements, SizeOf(p.dtype), terms, converts);
-  };
+  const RegistersRows rows = {.element_bytes = SizeOf(p.dtype),
+                              .terms = TakesTerms(p.op),
+                              .bias_alone = p.bias_alone,
+                              .converts = p.dtype != p.out_dtype,
+                              .keeps = !FinishesFromTerms(p.op) && !IsPerRow(p.op),
+                              .per_row = IsPerRow(p.op),
+                              .whole = p.rows.columns % plan.vector == 0};
+  const bool narrow = rows.element_bytes == 2;
+  const auto most = [&](int elements) { return RegistersThreads(elements, rows); };
   plan.rows_per_block = 1;
   const int64_t columns = packs * plan.vector;
   if (IsMasksOnly(p)) {
-    const MaskedBlock block = MaskedBlockFor(columns, SizeOf(p.dtype), keeps);
+    const MaskedBlock block = MaskedBlockFor(columns, rows.element_bytes, rows.keeps);
     if (block.threads == 0) return Refuse(plan, "the row does not fit a block's registers");
     plan.count_per_lane = block.elements / plan.vector;
     plan.threads = plan.lanes_per_row = block.threads;
     return plan;
   }
   // Terms of 16-bit rows cost a thread as much for 16 elements as for 32.
-  const bool short_row = columns <= 16 * kRegistersShortThreads && !(narrow && terms);
+  const bool short_row = columns <= 16 * kRegistersShortThreads && !(narrow && rows.terms);
   const int64_t few = CeilDiv(columns, int64_t{16} * kWarpLanes) * kWarpLanes;
-  const bool fills = narrow && whole && !terms && !converts && few <= most(16) &&
+  const bool fills = narrow && rows.whole && !rows.terms && !rows.converts && few <= most(16) &&
                      kResidentNarrowThreads % few == 0;
-  const bool many = RegistersHoldMany(SizeOf(p.dtype), terms, converts, keeps, whole) &&
-                    !short_row && !fills && (narrow || columns <= 32 * most(32));
-  const bool some =
-      RegistersHoldSome(SizeOf(p.dtype), terms, converts, IsPerRow(p.op), whole) && PrefersSome(p);
+  const bool many =
+      RegistersHoldMany(rows) && !short_row && !fills && (narrow || columns <= 32 * most(32));
+  const bool some = RegistersHoldSome(rows) && PrefersSome(p);
   const int elements = some ? 24 : many ? 32 : 16;
   int threads = most(elements);
   if (IsPerRow(p.op)) threads = std::min(threads, 256);  // longer ones are at the limit by "stream"

@@ -17,7 +17,14 @@ struct TermsLoad : DirectLoad<Op, Io_> {
   static_assert(Op::kInputs == 1);
   static constexpr TermsKind kTerms = kKind;
   static constexpr bool kAny = kKind == TermsKind::kAny;
+  static constexpr bool kMayMask = kKind != TermsKind::kBiasAlone;  // anything
   static constexpr bool kHasBias = !kIsMasks<kKind>;
+  // Whether vectors that are not present are passed over. Without a branch the compiler puts loads
+  // off until others are used: softmax of 8,192 bf16 columns with a bias took 88 us, and 76 so. Not
+  // so of float32, 41 us of which became 45, and of log-softmax, 76 of which became 90
+  // (benchmarks/results/h200-bias.json).
+  static constexpr bool kSkips =
+      kKind == TermsKind::kBiasAlone && sizeof(Io) == 2 && kFinishesFromTerm<Op>;
 
   Terms terms;
 
@@ -40,7 +47,14 @@ struct TermsLoad : DirectLoad<Op, Io_> {
     bool has_sink;
   };
   // One bit for each element of a vector: whether it takes part.
-  using Kept = unsigned;
+  using Kept = std::conditional_t<kMayMask, unsigned, AllKept>;
+  __device__ __forceinline__ static Kept KeptAs(unsigned bits) {
+    if constexpr (kMayMask) {
+      return bits;
+    } else {
+      return {};
+    }
+  }
 
   __device__ __forceinline__ Row ForRow(int64_t row, const Rows& rows) const {
     const uint32_t index = min(static_cast<uint32_t>(row), terms.rows - 1);
@@ -48,11 +62,11 @@ struct TermsLoad : DirectLoad<Op, Io_> {
       return static_cast<const T*>(operand)[broadcast.Offset(index)];
     };
     Row of{0, 0, rows.columns, Factor(), T{}, T{}, kAny && terms.sink != nullptr};
-    if (terms.causal) {
+    if (kMayMask && terms.causal) {
       const int64_t after = terms.causal_rows.divisor - 1 - terms.causal_rows.Remainder(index);
       of.seen = max(rows.columns - after, int64_t{0});
     }
-    if (terms.mask != nullptr) {
+    if (kMayMask && terms.mask != nullptr) {
       of.mask = terms.mask_at.Offset(index);
       if (IsPerRow(terms.mask_at) && static_cast<const uint8_t*>(terms.mask)[of.mask] == 0) {
         of.seen = 0;
@@ -60,7 +74,7 @@ struct TermsLoad : DirectLoad<Op, Io_> {
     }
     if (kHasBias && terms.bias != nullptr) {
       of.bias = terms.bias_at.Offset(index);
-      if (kAny && IsPerRow(terms.bias_at)) of.shift = BiasAt(of.bias);
+      if (kAny && IsPerRow(terms.bias_at)) of.shift = BiasOf(of.bias);
     }
     if (terms.scale != nullptr) of.scale *= at(terms.scale, terms.scale_at);
     if (of.has_sink) of.sink = at(terms.sink, terms.sink_at);
@@ -94,6 +108,7 @@ struct TermsLoad : DirectLoad<Op, Io_> {
   template <typename W>
   __device__ __forceinline__ static bool Sees(const Row& row, const W& window,
                                               typename W::Index pack) {
+    if constexpr (kSkips) return pack < window.packs;
     return !kIsMasks<kKind> || IsLeft(row, pack * W::kVector - window.head);
   }
 
@@ -106,13 +121,9 @@ struct TermsLoad : DirectLoad<Op, Io_> {
     Raw<W::kVector> raw;
     raw.x = Base::template Fetch<kLastUse, !kIsMasks<kKind>>({}, input, window, pack, present);
     if constexpr (W::kWhole) {
-      if (terms.mask_in_vectors && present) {
+      if (kMayMask && terms.mask_in_vectors && present) {
         const auto mask = Words<uint8_t, W::kVector>::Load(MaskAt(row, column));
         memcpy(raw.mask, mask.word, sizeof(mask.word));
-      }
-      if (kHasBias && terms.bias_in_vectors && present) {
-        raw.bias =
-            Words<Io, W::kVector>::Load(static_cast<const Io*>(terms.bias) + row.bias + column);
       }
     } else if constexpr (kMaskInWords<W>) {
       if (present && MaskRuns()) {
@@ -124,6 +135,11 @@ struct TermsLoad : DirectLoad<Op, Io_> {
         if (BytesBefore(from) > 0) raw.mask[kWords] = word[kWords];
       }
     }
+    if constexpr (kHasBias && !W::kMasks) {
+      if (present && BiasInVector<W>(row, column)) {
+        raw.bias = Words<Io, W::kVector>::Load(BiasAt<Io>(row, column));
+      }
+    }
     return raw;
   }
 
@@ -133,36 +149,7 @@ struct TermsLoad : DirectLoad<Op, Io_> {
                                          E (&e)[W::kVector]) const {
     constexpr int kVector = W::kVector;
     const auto column = pack * kVector - window.head;  // of the first element
-    auto end = static_cast<typename W::Index>(row.seen);
-    if constexpr (!W::kWhole && !W::kMasks) end = min(end, window.End());
-    Kept kept = (1u << kVector) - 1;
-    if constexpr (W::kWhole) {
-      const auto there = min(max(end - column, typename W::Index{0}), typename W::Index{kVector});
-      kept = (1u << there) - 1;
-    } else if (column < 0 || column + kVector > end) {
-#pragma unroll
-      for (int i = 0; i < kVector; ++i) {
-        if (column + i < 0 || column + i >= end) kept &= ~(1u << i);
-      }
-    }
-    if (W::kWhole && terms.mask_in_vectors) {
-      kept &= BitsOf<kVector>(raw[0].mask);
-    } else if (kMaskInWords<W> && MaskRuns()) {
-      const int shift = BytesBefore(MaskAt(row, column)) * 8;
-      unsigned mask[kVector / 4 + 1];
-#pragma unroll
-      for (int i = 0; i < kVector / 4; ++i) {
-        mask[i] = __funnelshift_r(raw[0].mask[i], raw[0].mask[i + 1], shift);
-      }
-      kept &= BitsOf<kVector>(mask);
-    } else if (terms.mask != nullptr && !IsPerRow(terms.mask_at)) {
-      // All at once: one after the other, each would be waited for.
-      const uint8_t* from = MaskAt(row, column);
-      unsigned bits = 0;
-#pragma unroll
-      for (int i = 0; i < kVector; ++i) bits |= unsigned{kept >> i & 1 ? from[i] : uint8_t{0}} << i;
-      kept = bits;
-    }
+    const unsigned kept = KeptOf(row, window, column, raw[0]);
     T z[kVector];
     const auto x = raw[0].x.Unpack();
 #pragma unroll
@@ -175,22 +162,25 @@ struct TermsLoad : DirectLoad<Op, Io_> {
 #pragma unroll
       for (int i = 0; i < kVector; ++i) z[i] = Capped(z[i]);
     }
-    if (!kHasBias) {
-    } else if (kKind == TermsKind::kBiased || (W::kWhole && terms.bias_in_vectors)) {
-      const auto bias = raw[0].bias.Unpack();
+    if constexpr (kHasBias) {
+      if (!W::kMasks && BiasInVector<W>(row, column)) {
+        const auto bias = raw[0].bias.Unpack();
 #pragma unroll
-      for (int i = 0; i < kVector; ++i) z[i] += Widen(bias.element[i]);
-    } else if (terms.bias != nullptr && IsPerRow(terms.bias_at)) {
+        for (int i = 0; i < kVector; ++i) z[i] += Widen(bias.element[i]);
+      } else if (kAny && terms.bias != nullptr && IsPerRow(terms.bias_at)) {
 #pragma unroll
-      for (int i = 0; i < kVector; ++i) z[i] += row.shift;
-    } else if (terms.bias != nullptr && terms.wide_bias) {
-      AddBias<T>(row.bias, column, kept, z);
-    } else if (terms.bias != nullptr) {
-      AddBias<Io>(row.bias, column, kept, z);
+        for (int i = 0; i < kVector; ++i) z[i] += row.shift;
+      } else if (kAny && terms.bias != nullptr && terms.wide_bias) {
+        AddBias<T>(row.bias, column, kept, z);
+      } else if (!kAny || terms.bias != nullptr) {
+        AddBias<Io>(row.bias, column, kept, z);
+      }
     }
 #pragma unroll
-    for (int i = 0; i < kVector; ++i) e[i].value[0] = kept >> i & 1 ? z[i] : Op::Absent(0);
-    return kept;
+    for (int i = 0; i < kVector; ++i) {
+      e[i].value[0] = kSkips || (kept >> i & 1) ? z[i] : Op::Absent(0);
+    }
+    return KeptAs(kept);
   }
 
   // Logits from `column` on, kStep columns apart, that something else has brought. Columns of masks
@@ -235,18 +225,18 @@ struct TermsLoad : DirectLoad<Op, Io_> {
   // A single element: of an edge, or for strategies without vectors.
   __device__ __forceinline__ Kept At(const Row& row, int64_t column, int64_t offset, E& e) const {
     e.value[0] = Op::Absent(0);
-    if (column >= row.seen) return false;
+    if (column >= row.seen) return {};
     // Before the mask, which would otherwise be waited for.
     const T x = Widen(this->source[0][offset]);
-    const bool kept =
-        terms.mask == nullptr || *MaskAt(row, column * terms.mask_at.column_stride) != 0;
+    const bool kept = !kMayMask || terms.mask == nullptr ||
+                      *MaskAt(row, column * terms.mask_at.column_stride) != 0;
     if (kept) {
       T z = kKind == TermsKind::kMasksAlone ? x : x * row.scale;
-      if (terms.caps) z = Capped(z);
-      if (terms.bias != nullptr) z += BiasAt(row.bias + column * terms.bias_at.column_stride);
+      if (kAny && terms.caps) z = Capped(z);
+      if (terms.bias != nullptr) z += BiasOf(row.bias + column * terms.bias_at.column_stride);
       e.value[0] = z;
     }
-    return kept;
+    return KeptAs(kept);
   }
 
  private:
@@ -255,13 +245,70 @@ struct TermsLoad : DirectLoad<Op, Io_> {
   template <typename W>
   static constexpr bool kMaskInWords = !W::kWhole && !W::kMasks && W::kVector % 4 == 0;
   __device__ __forceinline__ bool MaskRuns() const {
-    return terms.mask != nullptr && terms.mask_at.column_stride == 1;
+    return kMayMask && terms.mask != nullptr && terms.mask_at.column_stride == 1;
   }
   __device__ __forceinline__ const uint8_t* MaskAt(const Row& row, int64_t offset) const {
     return static_cast<const uint8_t*>(terms.mask) + row.mask + offset;
   }
   __device__ __forceinline__ static int BytesBefore(const uint8_t* at) {
     return reinterpret_cast<uintptr_t>(at) % 4;
+  }
+  // In its own type, of the logits' or the compute type's.
+  template <typename B>
+  __device__ __forceinline__ const B* BiasAt(const Row& row, int64_t offset) const {
+    return static_cast<const B*>(terms.bias) + row.bias + offset;
+  }
+  // Whether the bias of a vector is one too: of rows that are no whole vectors, where it lies as
+  // they do.
+  template <typename W>
+  __device__ __forceinline__ bool BiasInVector(const Row& row, int64_t column) const {
+    if constexpr (W::kWhole) {
+      return !kAny || terms.bias_in_vectors;
+    } else {
+      const auto at = reinterpret_cast<uintptr_t>(BiasAt<Io>(row, column));
+      return (!kAny || terms.BiasRuns()) && at % kVectorBytes == 0;
+    }
+  }
+
+  // Which elements of the vector take part.
+  template <typename W>
+  __device__ __forceinline__ unsigned KeptOf(const Row& row, const W& window,
+                                             typename W::Index column,
+                                             const Raw<W::kVector>& raw) const {
+    constexpr int kVector = W::kVector;
+    auto end = static_cast<typename W::Index>(row.seen);
+    if constexpr (!W::kWhole && !W::kMasks) end = min(end, window.End());
+    unsigned kept = (1u << kVector) - 1;
+    if constexpr (!kMayMask && !W::kMasks) return column < end ? kept : 0;
+    if constexpr (W::kWhole) {
+      const auto there = min(max(end - column, typename W::Index{0}), typename W::Index{kVector});
+      kept = (1u << there) - 1;
+    } else if (column < 0 || column + kVector > end) {
+#pragma unroll
+      for (int i = 0; i < kVector; ++i) {
+        if (column + i < 0 || column + i >= end) kept &= ~(1u << i);
+      }
+    }
+    if (!kMayMask) return kept;
+    if (W::kWhole && terms.mask_in_vectors) {
+      kept &= BitsOf<kVector>(raw.mask);
+    } else if (kMaskInWords<W> && MaskRuns()) {
+      const int shift = BytesBefore(MaskAt(row, column)) * 8;
+      unsigned mask[kVector / 4 + 1];
+#pragma unroll
+      for (int i = 0; i < kVector / 4; ++i) {
+        mask[i] = __funnelshift_r(raw.mask[i], raw.mask[i + 1], shift);
+      }
+      kept &= BitsOf<kVector>(mask);
+    } else if (terms.mask != nullptr && !IsPerRow(terms.mask_at)) {
+      // All at once: one after the other, each would be waited for.
+      const uint8_t* from = MaskAt(row, column);
+      unsigned bits = 0;
+#pragma unroll
+      for (int i = 0; i < kVector; ++i) bits |= unsigned{kept >> i & 1 ? from[i] : uint8_t{0}} << i;
+      kept = bits;
+    }
+    return kept;
   }
 
   template <typename Index>
@@ -278,21 +325,24 @@ struct TermsLoad : DirectLoad<Op, Io_> {
   __device__ __forceinline__ static bool IsPerRow(const Broadcast& broadcast) {
     return broadcast.column_stride == 0;
   }
-  __device__ __forceinline__ T BiasAt(int64_t at) const {
+  __device__ __forceinline__ T BiasOf(int64_t at) const {
     return terms.wide_bias ? static_cast<const T*>(terms.bias)[at]
                            : Widen(static_cast<const Io*>(terms.bias)[at]);
   }
 
   template <typename B, int kVector>
-  __device__ __forceinline__ void AddBias(int64_t begin, int64_t column, Kept kept,
+  __device__ __forceinline__ void AddBias(int64_t begin, int64_t column, unsigned kept,
                                           T (&z)[kVector]) const {
-    const int64_t stride = terms.bias_at.column_stride;
+    const int64_t stride = kAny ? terms.bias_at.column_stride : 1;
     const B* from = static_cast<const B*>(terms.bias) + begin + column * stride;
+    B bias[kVector];  // all at once, as masks are
 #pragma unroll
     for (int i = 0; i < kVector; ++i) {
-      if (kept >> i & 1) z[i] += Widen(*from);
+      bias[i] = kept >> i & 1 ? *from : B{};
       from += stride;
     }
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) z[i] += Widen(bias[i]);
   }
 
   template <typename B, int kStep, int kCount>
@@ -320,8 +370,8 @@ struct TermsLoad : DirectLoad<Op, Io_> {
 
   // One bit for each byte, which is 0 or 1. A product has four of them at bits of its highest byte.
   template <int kVector>
-  __device__ __forceinline__ static Kept BitsOf(const unsigned* mask) {
-    Kept kept = 0;
+  __device__ __forceinline__ static unsigned BitsOf(const unsigned* mask) {
+    unsigned kept = 0;
     if constexpr (kVector % 4 == 0) {
 #pragma unroll
       for (int i = 0; i < kVector; i += 4) kept |= mask[i / 4] * 0x01020408u >> 24 << i;

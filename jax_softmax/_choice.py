@@ -16,7 +16,7 @@ types). Float32 rows that are no whole vectors were not measured in graphs: forw
 import math
 from typing import Any, NamedTuple
 
-from ._reference import ONE_KERNEL
+from ._reference import ONE_KERNEL, compute_dtype
 
 
 class Choice(NamedTuple):
@@ -65,6 +65,10 @@ class Rule(NamedTuple):
     elements: int  # up to which a launch is all that an op costs
     terms_elements: int  # the same with masks or other terms, of rows that are one kernel to XLA
     terms_columns: int  # fewer are read one by one
+    # Columns along another axis, where XLA's one kernel makes float32 logits with their bias and
+    # ours take it from there: 0.6 to 1.0 of the time of XLA's code for all of it, with fewer or
+    # more columns 1.0 to 1.5 (the surveys).
+    biased: range
     one_kernel: int  # the most columns of which XLA makes a single kernel
     long: int  # columns from which few rows may be split
     few: dict[str, Few]  # by family
@@ -110,7 +114,8 @@ FAMILIES = {
         "masked_log_softmax_cotangent",
     ),
     "logsumexp": ("logsumexp",),
-    "terms": ("masked_softmax", "masked_log_softmax"),
+    # "biased": where a bias, and maybe a scale, is all that there is.
+    "terms": ("masked_softmax", "masked_log_softmax", "biased_softmax", "biased_log_softmax"),
     "absmax": ("absmax",),
 }
 FAMILY = {op: family for family, ops in FAMILIES.items() for op in ops}
@@ -136,6 +141,7 @@ RULES = {
         elements=2**17,
         terms_elements=2**20,
         terms_columns=32,
+        biased=range(32, 2**9 + 1),
         one_kernel=ONE_KERNEL,
         long=2**15,
         few={
@@ -161,6 +167,11 @@ RULES = {
             ("log_softmax_tangent", 4): 4096,
             ("log_softmax_cotangent", 2): 2048,
             ("log_softmax_cotangent", 4): 4096,
+            # By its kernel alone (benchmarks/results/h200-bias.json).
+            ("biased_softmax", 2): 64,
+            ("biased_softmax", 4): 64,
+            ("biased_log_softmax", 2): 64,
+            ("biased_log_softmax", 4): 64,
             # By its kernel alone (benchmarks/results/h200-columns-float64.json).
             ("softmax", 8): 16,
             ("log_softmax", 8): 16,
@@ -168,6 +179,8 @@ RULES = {
         whole=frozenset(
             {
                 ("softmax_tangent", 4),
+                ("biased_softmax", 4),
+                ("biased_log_softmax", 4),
                 ("log_softmax_tangent", 2),
                 ("log_softmax_tangent", 4),
                 ("log_softmax_cotangent", 2),
@@ -244,6 +257,9 @@ def choose(
     if splits and last and family != "terms" and columns >= rule.long:
         why = f"rows of {rule.long} or more, of which few may be split"
         return Choice(platform, why, batch_invariant=False)
+    if not last and op.startswith("biased_") and columns in rule.biased:
+        wide, plain = compute_dtype(dtype, output_dtype), op.removeprefix("biased_")
+        return choose(plain, shape, axis, wide, output_dtype, platform)
     if elements <= rule.elements and family != "absmax":  # which is several launches to XLA
         return Choice("xla", f"at most {rule.elements} elements: a launch costs more than they do")
     few = rule.few.get(family)

@@ -271,7 +271,10 @@ def _lower(
 ) -> Any:
     function = composed
     request = {k: params[k] for k in ("batch_invariant", "axis", "dtype", "strategy")}
-    wanted = backend or _lowering.fastest(name, ctx.avals_in[:1], here, **request).implementation
+    case = name
+    if set(params["names"]) - {"scale"} == {"bias"} and not params["softcap"] + params["causal"]:
+        case = name.replace("masked", "biased")
+    wanted = backend or _lowering.fastest(case, ctx.avals_in[:1], here, **request).implementation
     if wanted == here and _has_kernel(ctx, name, here, causal=params["causal"], **request):
         attributes = {k: params[k] for k in ("axis", "dtype", "factor", "softcap", "causal")}
         function = partial(

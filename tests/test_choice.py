@@ -176,6 +176,14 @@ OTHER_OPS = [  # op, shape, axis, expected
     ("masked_log_softmax", (200, 5000), 1, "cuda"),
     ("masked_softmax", (12, 20_000), 1, "xla"),
     ("masked_softmax", (13, 20_000), 1, "cuda"),
+    ("biased_softmax", (MANY, 64), 1, "xla"),
+    ("biased_log_softmax", (MANY, 129), 1, "cuda"),
+    ("biased_softmax", (MANY, 66), 1, "cuda"),
+    ("biased_softmax", (12, 20_000), 1, "xla"),
+    ("biased_softmax", (64, 512, 256), 1, "cuda"),
+    ("biased_softmax", (64, 513, 256), 1, "xla"),
+    ("biased_softmax", (512, 31, 256), 1, "xla"),
+    ("biased_softmax", (1, 512, 33), 1, "xla"),
     ("absmax", (8, 9), 1, "cuda"),
     ("absmax", (4, 131_072), 1, "cuda"),
 ]
@@ -386,6 +394,19 @@ def test_kernels_do_not_read_an_operand_that_is_there(mode):
 def test_few_rows_of_absmax_are_the_kernels():
     x = np.ones((4, 2**14), np.float32)
     assert count_calls(compiled(lambda x: jax_softmax.absmax_scale(x), x), "absmax") == 1
+
+
+@pytest.mark.usefixtures("cpu_has_the_rule")
+@pytest.mark.parametrize("log", [False, True], ids=["softmax", "log_softmax"])
+def test_a_bias_along_another_axis_leaves_the_softmax_to_its_rule(log):
+    def calls(shape, **terms):
+        f = functools.partial(jax_softmax.masked_softmax, log=log, axis=1, **terms)
+        return count_calls(compiled(f, np.ones(shape, np.float32)), FORWARD[log])
+
+    bias = np.ones(64, np.float32)
+    assert calls((64, 256, 64), bias=bias) == calls((64, 256, 64), bias=bias, scale=0.5) == 1
+    assert calls((64, 16, 64), bias=bias) == calls((64, 256, 64), bias=bias, softcap=2.0) == 0
+    assert calls((64, 256, 64), bias=bias, mask=bias > 0) == 0
 
 
 def test_terms_along_another_axis_have_a_kernel_for_those_who_name_it():

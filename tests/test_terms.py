@@ -39,6 +39,8 @@ KERNEL_OPTIONS = [
     ("mask", "causal"),
     ("mask per row", "bias"),
     ("mask per column", "scale"),
+    ("bias",),
+    ("full bias", "scale"),
     ("wide bias",),
     ("mask", "bias per row", "sink"),
     ("softcap", "sink"),
@@ -69,6 +71,8 @@ def kernel_operands(shape, options, dtype, axis):
         given["x"] = np.where(mask | (rng.random(shape) < 0.5), given["x"], np.nan)
     if "bias" in options:
         given["bias"] = rng.standard_normal(shape[-2:])
+    if "full bias" in options:
+        given["bias"] = rng.standard_normal(shape)
     if "wide bias" in options:
         given["wide"] = rng.standard_normal(shape[-2:])
     if "bias per row" in options:
@@ -236,6 +240,40 @@ def test_masks_alone_leave_16_bits(backend, columns, dtype, log):
             np.testing.assert_allclose(
                 got[others].astype(np.float64), want[others], rtol=rounding, atol=tiny
             )
+
+
+@each_form
+@pytest.mark.parametrize(
+    "dtype", ["float32", "bfloat16", "float16", ("bfloat16", "float32")], ids=str
+)
+@pytest.mark.parametrize(
+    "columns", [129, 512, 513, 1000, 2046, 2048, 4099, 8185, 8192, 8200, 12_011, 40_001]
+)
+@pytest.mark.parametrize("backend", ["cpu", pytest.param("cuda", marks=GPU)])
+def test_a_bias_alone(backend, columns, dtype, log):
+    """One for all rows, for each, and from another address on than its row: not finite, too."""
+    dtype, output_dtype = (dtype, dtype) if isinstance(dtype, str) else dtype
+    rng = np.random.default_rng(columns)
+    x = 3 * rng.standard_normal((2, 9, columns))
+    bias = rng.standard_normal((1, 9, columns))
+    x[0, 1, ::7], bias[0, 2, ::5] = -np.inf, -np.inf
+    x[0, 3], bias[0, 4], bias[0, 5, 1:] = -np.inf, -np.inf, -np.inf
+    x[1, 6, 5], bias[0, 7, columns - 1], x[1, 8, 0] = np.nan, np.nan, np.inf
+    native_module(backend)
+    empty = 0
+    # Infinities of both signs meet.
+    quiet = np.errstate(invalid="ignore")
+    with jax.enable_x64(True), jax.default_device(device_of(backend)), quiet:
+        for given in (bias, np.broadcast_to(bias, x.shape), bias[:, 2:3], bias[:, 5:6]):
+            for scale in (0.5, -0.5):
+                operands = {"x": jnp.asarray(x, dtype), "bias": jnp.asarray(given, dtype)}
+                got, want = run(operands | {"axis": -1, "scale": scale}, output_dtype, log, backend)
+                # A row of -inf is not what the definition is made for.
+                of_none = np.all(scale * x + given == -np.inf, -1)
+                assert np.isnan(got[of_none]).all()
+                empty += of_none.sum()
+                assert_close(got[~of_none], want[~of_none], dtype, f"{given.shape} {scale}")
+    assert empty > 0
 
 
 @each_form

@@ -174,7 +174,7 @@ __global__ void __launch_bounds__(kTermsThreads.back(), TermsBlocks(sizeof(typen
   // Vectors of logits that lie apart, so that neighbouring threads' are neighbours.
   constexpr int kKept = kVectorBytes / sizeof(Io), kParts = kVector / kKept;
   using Kept = Cache<Op, DirectLoad<Op, Io>, kKept>;
-  constexpr int kBatch = kIsMasks<Load::kTerms> && kWhole ? 4 : 2;  // vectors under way
+  constexpr int kBatch = Load::kTerms != TermsKind::kAny && kWhole ? 4 : 2;  // vectors under way
   extern __shared__ __align__(16) unsigned char shared[];
   __shared__ Partial<Op> of_block[2];
   const Cluster cluster;
@@ -228,8 +228,8 @@ __global__ void __launch_bounds__(kTermsThreads.back(), TermsBlocks(sizeof(typen
 #pragma unroll
         for (int j = 0; j < kKept; ++j) y[part * kKept + j] = finished[j];
       }
-      typename Load::Kept kept = ~0u;
-      if (!Op::MasksItself(result)) {
+      typename Load::Kept kept = Load::KeptAs(~0u);
+      if (Load::kMayMask && !Op::MasksItself(result)) {
         const typename Load::template Raw<kVector> raw[1] = {
             load.Fetch(of_row, 0, slice.window, slice.begin + k)};
         Element<T, 1> e[kVector];

@@ -11,8 +11,7 @@ template <typename Op, typename Load, typename Store, int kVector, bool kWhole, 
 __global__ void __launch_bounds__(
     kWarpThreads,
     MinBlocks<Op, Load, Store, kWhole, kWarpThreads,
-              kVector * kPacks * kRows * sizeof(typename Op::T) *
-                  (kMasksOnly<Load, kWhole> ? 1 : Op::kInputs + 2 * kTakesTerms<Op>)>())
+              kVector * kPacks * kRows * sizeof(typename Op::T) * kOperands<Op, Load, kWhole>>())
     WarpKernel(Op op, Load load, Store store, Rows rows, int log2_lanes) {
   const int lanes = 1 << log2_lanes;
   const int groups = kWarpThreads >> log2_lanes;
