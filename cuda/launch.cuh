@@ -202,6 +202,22 @@ cudaError_t Run(const Call& call, cudaStream_t stream, int* resident) {
     return launch(kernel, more..., counter);
   };
 
+  // The kernel that reduces parts of rows, and the one that writes; where rows have one value each,
+  // a block for all parts.
+  const auto launch_split = [&](auto reduce, auto write, auto... more) {
+    const int parts = plan.lanes_per_row / plan.threads;
+    const auto split = [&](auto kernel, int64_t blocks, bool overlaps) {
+      Plan one = plan;
+      one.blocks = blocks;
+      one.overlaps = overlaps;
+      return LaunchKernel(kernel, one, stream, resident, op, load, store, rows, more..., parts,
+                          static_cast<Partial<Op>*>(call.workspace));
+    };
+    const cudaError_t status = split(reduce, plan.blocks, false);
+    if (status != cudaSuccess || resident != nullptr) return status;
+    return split(write, kPerRow<Op> ? plan.blocks / parts : plan.blocks, plan.overlaps);
+  };
+
   const int log2_lanes = std::countr_zero(static_cast<unsigned>(plan.lanes_per_row));
   switch (plan.strategy) {
     case Strategy::kStrided:
@@ -245,6 +261,17 @@ cudaError_t Run(const Call& call, cudaStream_t stream, int* resident) {
         return launch_panel(PanelKernel<Op, Load, Store, kFullVector, false>);
       }
     }
+    case Strategy::kSplit:
+      if (rows.inner > 1) {
+        if constexpr (kTerms) {
+          return cudaErrorInvalidValue;
+        } else {
+          const auto period = static_cast<int>(SplitPeriod(rows, kFullVector));
+          return launch_split(SplitAcrossKernel<Op, Load, Store, kFullVector, false>,
+                              SplitAcrossKernel<Op, Load, Store, kFullVector, true>, period);
+        }
+      }
+      break;
     default:
       break;
   }
@@ -325,22 +352,9 @@ cudaError_t Run(const Call& call, cudaStream_t stream, int* resident) {
                                     static_cast<int>(CeilDiv(all, plan.cluster_blocks)), Zeros{});
               }
               return cudaErrorInvalidValue;
-            case Strategy::kSplit: {
-              const int parts = plan.lanes_per_row / plan.threads;
-              auto* workspace = static_cast<Partial<Op>*>(call.workspace);
-              const auto split = [&](auto kernel, int64_t blocks, bool overlaps) {
-                Plan one = plan;
-                one.blocks = blocks;
-                one.overlaps = overlaps;
-                return LaunchKernel(kernel, one, stream, resident, op, load, store, rows, parts,
-                                    workspace);
-              };
-              const cudaError_t status =
-                  split(SplitKernel<Op, Load, Store, kVector, kWhole, false>, plan.blocks, false);
-              if (status != cudaSuccess || resident != nullptr) return status;
-              return split(SplitKernel<Op, Load, Store, kVector, kWhole, true>,
-                           kPerRow<Op> ? rows.outer : plan.blocks, plan.overlaps);
-            }
+            case Strategy::kSplit:
+              return launch_split(SplitKernel<Op, Load, Store, kVector, kWhole, false>,
+                                  SplitKernel<Op, Load, Store, kVector, kWhole, true>);
             default:
               break;
           }

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <numeric>
 #include <optional>
 #include <span>
 #include <string_view>
@@ -469,6 +470,18 @@ inline constexpr int kSplitBlocks = 256;
 inline constexpr int kSplitFewestParts = 8;
 inline constexpr int kSplitMostParts = 128;
 inline constexpr int kSplitPartBytes = 32;  // of a part's statistics, at most
+// Along another axis: a thread has registers for so many blocks of a multiprocessor, and a block
+// reads a part's statistics for its rows from so many parts, whose square are fewer than the
+// columns by this factor.
+inline constexpr int kSplitResident = 2;
+inline constexpr int kSplitReading = 16;
+// Rows along another axis of so many columns are faster split than by "strided": softmax of
+// [1, 145,344, 10], [9, 32,768, 10] and [170, 32,768, 2] in bf16 took 21, 37 and 399 us, by
+// "strided" 1,689, 409 and 669, but [192, 4096, 5] 156 and 52. In three parts, where their number
+// may depend on the rows', that took 47 (benchmarks/results/h200-split-across.json).
+constexpr int64_t SplitAcrossColumns(bool batch_invariant) {
+  return batch_invariant ? 16384 : 4096;
+}
 // With more rows, or with shorter ones of an input, a second kernel costs more than it gains
 // (benchmarks/results/h200-few-rows.json). More bytes in all than stay in the cache are better read
 // once, where a ring takes the rows: 16 of a million bf16 columns took 35.7 us, by "ring" 24.6, the
@@ -1016,12 +1029,52 @@ constexpr Plan StreamPlan(const Problem& p, const Device& device, Plan plan) {
   return OfClusters(p, device, resident, plan);
 }
 
+// After so many vectors, one after the other in memory, elements are of the same rows again.
+constexpr int64_t SplitPeriod(const Rows& rows, int vector) {
+  return rows.inner / std::gcd(rows.inner, int64_t{vector});
+}
+
+// The most parts of a row, for which a workspace has room.
+constexpr int64_t SplitMostParts(const Problem& p) {
+  if (p.rows.inner == 1) return kSplitMostParts;
+  int64_t parts = 1;
+  while (parts < kSplitMostParts && (parts + 1) * (parts + 1) * kSplitReading <= p.rows.columns) {
+    ++parts;
+  }
+  return parts;
+}
+
 constexpr bool CanSplit(const Problem& p) {
-  return p.workspace_bytes >= p.rows.Count() * kSplitMostParts * kSplitPartBytes;
+  return p.workspace_bytes >= p.rows.Count() * SplitMostParts(p) * kSplitPartBytes;
+}
+
+// Interleaved rows, a part of each in a block.
+constexpr Plan SplitAcrossPlan(const Problem& p, const Device& device, Plan plan) {
+  const int64_t period = SplitPeriod(p.rows, plan.vector);
+  // A block has a whole period, or one that is a column.
+  if (p.rows.inner % plan.vector != 0 && period > kSplitThreads) {
+    return Refuse(plan, "vectors and rows meet in too many ways");
+  }
+  if (p.rows.inner > kMaxGrid / kVectorBytes) return Refuse(plan, "there are too many neighbours");
+  const int64_t lanes = std::min<int64_t>(period, kSplitThreads);
+  const int64_t places = p.rows.outer * CeilDiv(period, lanes);
+  int64_t parts = SplitMostParts(p);
+  if (!p.batch_invariant) {
+    parts = std::min(parts, CeilDiv(2 * kSplitBlocks, std::max<int64_t>(places, 1)));
+  }
+  plan.threads = kSplitThreads;
+  plan.lanes_per_row = static_cast<int>(plan.threads * parts);
+  plan.rows_per_block = std::min(p.rows.inner, lanes * plan.vector);
+  plan.shared_bytes = kSplitThreads * plan.vector * 4 * ComputeBytes(p.dtype);
+  plan.blocks = places * parts;
+  if (plan.blocks > kMaxGrid) return Refuse(plan, "there are too many rows");
+  plan.overlaps = device.cluster_blocks > 1;
+  return plan;
 }
 
 constexpr Plan SplitPlan(const Problem& p, const Device& device, Plan plan) {
   if (!CanSplit(p)) return Refuse(plan, "it needs a workspace");
+  if (p.rows.inner > 1) return SplitAcrossPlan(p, device, plan);
   if (p.rows.columns > kMaxGrid - kVectorBytes) return Refuse(plan, "the row is too long");
   const int64_t packs = PacksPerRow(p), rows = std::max<int64_t>(p.rows.Count(), 1);
   const int64_t by_row = PowerOfTwoFrom(CeilDiv(packs, kSplitPacks));
@@ -1040,6 +1093,12 @@ constexpr Plan SplitPlan(const Problem& p, const Device& device, Plan plan) {
   return plan;
 }
 
+// Whether rows along another axis that no block keeps are better split than read twice.
+constexpr bool SplitsAcross(const Problem& p) {
+  return p.rows.inner > 1 && !TakesTerms(p.op) &&
+         p.rows.columns >= SplitAcrossColumns(p.batch_invariant);
+}
+
 // Whether rows are few enough to be split, where the caller lets their number decide.
 constexpr bool MaySplit(const Problem& p) {
   if (p.batch_invariant || TakesTerms(p.op) || p.rows.inner != 1) return false;
@@ -1053,7 +1112,9 @@ constexpr int64_t WorkspaceBytes(const Problem& p, Strategy requested) {
   using enum Strategy;
   const bool chooses = requested == kAuto;
   int64_t bytes = 0;
-  if (requested == kSplit || (chooses && MaySplit(p))) bytes = kSplitMostParts * kSplitPartBytes;
+  if (requested == kSplit || (chooses && (MaySplit(p) || SplitsAcross(p)))) {
+    bytes = SplitMostParts(p) * kSplitPartBytes;
+  }
   if (TakesTerms(p.op) || IsPerRow(p.op)) return bytes;
   if (requested == kRing || (chooses && PrefersRing(p))) {
     return std::max(bytes, kRingQueueBytes + RingNotesBytes(p));
@@ -1195,6 +1256,8 @@ constexpr Plan Forced(const Problem& p, const Device& device, Strategy strategy,
       return PanelPlan(p, device, plan);
     case Strategy::kStrided:
       return StridedPlan(p, plan);
+    case Strategy::kSplit:
+      return SplitPlan(p, device, plan);
     default:
       break;
   }
@@ -1210,8 +1273,6 @@ constexpr Plan Forced(const Problem& p, const Device& device, Strategy strategy,
       return RingPlan(p, device, plan);
     case Strategy::kCluster:
       return ClusterPlan(p, device, plan);
-    case Strategy::kSplit:
-      return SplitPlan(p, device, plan);
     default:
       return StreamPlan(p, device, plan);
   }
@@ -1275,12 +1336,13 @@ constexpr std::array<Strategy, 6> Preferred(const Problem& p, const Device& devi
     // ran at 0.18 of the copy limit, "strided" at 0.48 (H200, 2026-11); of 1,280 and 8 in float32
     // the derivatives at 0.55, and at 0.58 and 0.67 (benchmarks/results/h200-panel-few.json).
     const int64_t fewest = p.inputs == 1 ? 2 : kPanelFewestLanes;
+    const Strategy last = SplitsAcross(p) ? kSplit : kStrided;
     if (p.rows.columns > kTileInterleavedColumns && p.rows.inner % VectorOf(p) == 0 &&
         p.rows.inner / VectorOf(p) < fewest) {
-      return {kStrided};
+      return {last, kStrided};
     }
-    if (PrefersPanel(p, device)) return {kPanel, kTile, kStrided};
-    return {kTile, kPanel, kStrided};
+    if (PrefersPanel(p, device)) return {kPanel, kTile, last, kStrided};
+    return {kTile, kPanel, last, kStrided};
   }
   if (TakesTerms(p.op)) {
     const bool shares = SharedRowBytes(p) > kTermsBytes && device.cluster_blocks > 1;

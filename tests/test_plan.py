@@ -179,7 +179,9 @@ def test_the_last_round_of_a_small_interleaved_tile_is_a_full_one():
 
 
 def test_a_row_longer_than_an_int_has_a_plan():
-    assert plan((2**37, 8), "float32", 0, device="H200").strategy == "strided"
+    for strategy in ("split", "strided"):
+        p = plan((2**37, 8), "float32", 0, device="H200", strategy=strategy)
+        assert p.blocks * p.rows_per_block >= 8
 
 
 @pytest.mark.parametrize("rows, least", [(7317, 400), (20_000, 528)])
@@ -227,7 +229,7 @@ def test_a_panel_that_one_block_has_no_room_for_goes_to_a_cluster(op, longest, d
     assert chosen(8192, "A100").strategy == "strided"  # it has no clusters
     assert chosen(4096, "RTX 5090").strategy == "panel" and chosen(16_384).cluster_blocks > 8
     assert chosen(4096, "RTX 5090").cluster_blocks <= 8
-    assert chosen(200_000).strategy == "strided"
+    assert chosen(200_000).strategy == "split"
 
 
 def test_long_rows_that_leave_most_of_a_panel_idle_are_read_twice():
@@ -243,7 +245,8 @@ def test_clusters_take_all_that_fits_them(device, longest):
     def chosen(columns):
         return plan((64, columns, 64), "float32", 1, device=device).strategy
 
-    assert [chosen(longest + d) for d in (-1000, 0, 1)] == ["panel", "panel", "strided"]
+    assert [chosen(longest + d) for d in (-1000, 0)] == ["panel"] * 2
+    assert chosen(longest + 1) == ("split" if longest > 2**14 else "strided")
 
 
 def test_a_value_for_each_row_is_not_shared_by_clusters():
@@ -261,7 +264,9 @@ def test_rows_along_another_axis_are_not_moved(op, device):
     assert chosen((32, 21, 512, 512), 1) == chosen((64, 128, 1024), 1) == "panel"
     for inner in (2, 8, 33):  # too few side by side, or no whole vectors
         assert chosen((1000, 64, inner), 1) == "tile"
-    assert chosen((3, 100_000, 7), 1) == "strided"
+    assert chosen((3, 2**14 - 1, 7), 1) == "strided"
+    assert chosen((3, 2**14, 7), 1) == chosen((3, 100_000, 7), 1) == "split"
+    assert chosen((3, 100_000, 2049), 1) == "strided"
     for shape, axis in (((4, 5, 1), 1), ((4, 1, 1), 0)):
         assert chosen(shape, axis) in ROW_STRATEGIES
 
@@ -340,6 +345,30 @@ def test_a_forced_split_is_batch_invariant_too(op):
         return p.lanes_per_row // p.threads
 
     assert parts(1, True) == parts(4, True) == parts(1000, True) < parts(4, False) < parts(1, False)
+
+
+def test_rows_along_another_axis_are_split_by_blocks_that_have_all_neighbours():
+    def split(shape, dtype="float32", **kwargs):
+        return plan(shape, dtype, 1, device="H200", strategy="split", **kwargs)
+
+    def parts(shape, **kwargs):
+        p = split(shape, **kwargs)
+        return p.lanes_per_row // p.threads, p.blocks
+
+    # As many as keep the device busy, and no more than a block may read the statistics of.
+    assert parts((1, 10**6, 10), batch_invariant=False) == (128, 128)
+    assert parts((8, 10**6, 10), batch_invariant=False) == (64, 512)
+    assert parts((1, 4096, 10), batch_invariant=False) == (16, 16)
+    assert parts((1, 10**6, 2048), batch_invariant=False) == (128, 256)
+    assert parts((1, 10**6, 10)) == (128, 128) and parts((1000, 10**6, 10)) == (128, 128_000)
+    assert split((1, 10**6, 10)).rows_per_block == 10
+    assert split((1, 10**6, 2056)).rows_per_block == 1024
+    with pytest.raises(ValueError, match="too many ways"):
+        split((1, 10**6, 1025))
+    with pytest.raises(ValueError, match="too many neighbours"):
+        split((1, 2, 2**28))
+    free = plan((3, 4096, 7), "float32", 1, device="H200", batch_invariant=False)
+    assert free.strategy == "split"
 
 
 @pytest.mark.parametrize("inner", [4, 7, 1024])

@@ -1,5 +1,6 @@
 // Strategy "split": a row over many blocks, read twice, for rows that are few and long. One kernel
 // leaves every part's statistics in a workspace, the next one merges a row's and writes the row.
+// Along another axis than the last, a block has a part of all rows that lie side by side.
 #pragma once
 
 #include "../operands.cuh"
@@ -80,6 +81,227 @@ __global__ void __launch_bounds__(kSplitThreads)
     if (threadIdx.x >= kWarpLanes) return;
     total = MergeParts<kWarps>(op, of_warp, kWarps);
     if (threadIdx.x == 0) workspace[blockIdx.x] = total;
+  }
+}
+
+// The same of interleaved rows: `period` vectors, one after the other in memory, have the rows'
+// elements in the order that the next `period` have them in. A thread takes every few periods the
+// same vector, whose elements are of the same rows then, wherever vectors and rows meet.
+template <typename Op, typename Load, typename Store, int kVector, bool kWrites>
+__global__ void __launch_bounds__(kSplitThreads, kSplitResident)
+    SplitAcrossKernel(Op op, Load load, Store store, Rows rows, int period, int parts,
+                      Partial<Op>* workspace) {
+  using E = Element<typename Op::T, Op::kInputs>;
+  using Raw = typename Load::template Raw<kVector>;
+  constexpr bool kCloses = kWrites && kPerRow<Op>;
+  // Periods that a thread loads before it uses any, and those of a part of its sum.
+  constexpr int kFold = 128 / (kVector * sizeof(E));
+  constexpr int kPart = 64;
+  static_assert(sizeof(Partial<Op>) <= kSplitPartBytes && kFold > 0);
+  extern __shared__ __align__(16) unsigned char shared[];
+  auto* partials = reinterpret_cast<Partial<Op>*>(shared);      // [element][thread]
+  auto* results = reinterpret_cast<typename Op::Row*>(shared);  // of this block's rows
+
+  const int lanes = min(period, kSplitThreads);
+  const int slices = kSplitThreads / lanes;
+  const int chunks = (period + lanes - 1) / lanes;
+  const int part = kCloses ? 0 : blockIdx.x % parts;
+  const int place = kCloses ? blockIdx.x : blockIdx.x / parts;
+  const int chunk = place % chunks;
+  const int64_t outer = place / chunks;
+  const int lane = threadIdx.x % lanes, slice = threadIdx.x / lanes;
+  const int inner = static_cast<int>(rows.inner);
+  const int first = chunk * lanes + lane;  // this thread's vector of a period
+  const bool takes = slice < slices && first < period;
+
+  // The rows' elements, of which the first may lie inside a vector.
+  const int64_t slab = rows.columns * inner, base = outer * slab;
+  const int head = static_cast<int>(base % kVector);
+  const int64_t vectors = (head + slab + kVector - 1) / kVector;
+  const int64_t periods = (vectors + period - 1) / period;
+  const int64_t share = (periods + parts - 1) / parts;
+  const int64_t begin = part * share, end = min(begin + share, periods);
+  // This block's: all, or those of its vectors where a period is one column.
+  const int first_row = chunk * lanes * kVector;
+  const int count = chunks > 1 ? min(lanes * kVector, inner - first_row) : inner;
+  const auto offset_of = [&](int64_t p) { return base - head + (p * period + first) * kVector; };
+  const auto is_whole = [&](int64_t offset) {
+    return offset >= base && offset + kVector <= base + slab;
+  };
+  const auto has = [&](int64_t offset) { return offset >= base && offset < base + slab; };
+
+  // kFold vectors from period p on, of those before `last`.
+  const auto fetch = [&](int64_t p, int64_t last, E(&e)[kVector][kFold]) {
+    Raw raw[kFold][Op::kInputs];
+#pragma unroll
+    for (int i = 0; i < kFold; ++i) {
+      const int64_t offset = offset_of(p + i * slices);
+      const bool present = takes && p + i * slices < last && offset < base + slab;
+#pragma unroll
+      for (int input = 0; input < Op::kInputs; ++input) {
+        raw[i][input] = Load::template AbsentRaw<kVector>(input);
+        if (!present || !(kWrites || SweepsNeed<Op>(input))) continue;
+        const auto* from = load.source[input] + offset;
+        if (offset + kVector <= load.elements) {
+          raw[i][input] = Raw::Load(from);
+        } else {
+          auto values = raw[i][input].Unpack();
+#pragma unroll
+          for (int j = 0; j < kVector; ++j) {
+            if (offset + j < load.elements) values.element[j] = from[j];
+          }
+          raw[i][input] = Raw(values);
+        }
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kFold; ++i) {
+      const int64_t offset = offset_of(p + i * slices);
+      E of_rows[kVector];
+      Load::Decode(raw[i], of_rows);
+      const bool whole = is_whole(offset);
+#pragma unroll
+      for (int j = 0; j < kVector; ++j) {
+        e[j][i] = whole || has(offset + j) ? of_rows[j] : Load::Absent();
+      }
+    }
+  };
+
+  if constexpr (kWrites) {
+#if __CUDA_ARCH__ >= 900
+    cudaGridDependencySynchronize();
+#endif
+    // As many lanes merge a row's parts as there are for each row.
+    int group = kWarpLanes;
+    while (group > 1 && group * count > kSplitThreads) group /= 2;
+    for (int at = 0; at < count; at += kSplitThreads / group) {
+      const int index = at + threadIdx.x / group;
+      const int64_t row = outer * inner + first_row + index;
+      // Takes all parts into a statistic.
+      const auto reduce = [&](auto statistic, auto take) {
+        for (int i = threadIdx.x % group; index < count && i < parts; i += group) {
+          take(statistic, workspace[row * parts + i]);
+        }
+        return LaneGroupReduce(statistic, group);
+      };
+      Partial<Op> total;
+      total.first = reduce(total.first,
+                           [](auto& first, const Partial<Op>& part) { first.Merge(part.first); });
+      if constexpr (Op::kSweeps == 2) {
+        total.second = reduce(total.second, [&](auto& second, Partial<Op> part) {
+          op.Rescale(part.second, part.first, total.first);
+          second.Merge(part.second);
+        });
+      }
+      if (index >= count || threadIdx.x % group > 0) continue;
+      const auto result = op.Close(total.first, total.second);
+      if constexpr (kPerRow<Op>) {
+        store.At(row, result);
+      } else {
+        results[index] = result;
+      }
+    }
+    if constexpr (!kPerRow<Op>) {
+      __syncthreads();
+      if (!takes) return;
+      typename Op::Row result[kVector];
+#pragma unroll
+      for (int j = 0; j < kVector; ++j) {
+        result[j] = results[(lane * kVector + j - head + kVector * inner) % inner];
+      }
+      for (int64_t p = begin + slice; p < end; p += slices * kFold) {
+        E e[kVector][kFold];
+        fetch(p, end, e);
+#pragma unroll
+        for (int i = 0; i < kFold; ++i) {
+          const int64_t offset = offset_of(p + i * slices);
+          if (p + i * slices >= end) break;
+          typename Op::T y[kVector];
+#pragma unroll
+          for (int j = 0; j < kVector; ++j) y[j] = op.Finish(e[j][i], result[j]);
+          if (is_whole(offset)) {
+            store.Put(offset, y);
+          } else {
+#pragma unroll
+            for (int j = 0; j < kVector; ++j) {
+              if (has(offset + j)) store.At(offset + j, y[j]);
+            }
+          }
+        }
+      }
+    }
+  } else {
+#if __CUDA_ARCH__ >= 900
+    cudaTriggerProgrammaticLaunchCompletion();
+#endif
+    const auto place_of = [&](int j, int thread) -> Partial<Op>& {
+      return partials[j * kSplitThreads + thread];
+    };
+    const auto own = [&](int j) -> Partial<Op>& { return place_of(j, threadIdx.x); };
+#pragma unroll
+    for (int j = 0; j < kVector; ++j) own(j) = {};
+    for (int64_t p = begin + slice; p < end; p += slices * kPart) {
+      const int64_t last = min(p + slices * kPart, end);
+      Partial<Op> sum[kVector];
+      for (int64_t q = p; q < last; q += slices * kFold) {
+        E e[kVector][kFold];
+        fetch(q, last, e);
+#pragma unroll
+        for (int j = 0; j < kVector; ++j) AddOnline(op, sum[j], e[j]);
+      }
+#pragma unroll
+      for (int j = 0; j < kVector; ++j) Merge(op, own(j), sum[j]);
+    }
+
+    // Calls merge(own, other) until the first slice has what all slices had.
+    const auto reduce = [&](auto merge) {
+      for (int left = slices; left > 1;) {
+        const int half = (left + 1) / 2;
+        __syncthreads();
+        if (slice + half < left) {
+#pragma unroll
+          for (int j = 0; j < kVector; ++j) {
+            merge(own(j), place_of(j, threadIdx.x + half * lanes));
+          }
+        }
+        left = half;
+      }
+      __syncthreads();
+    };
+    // Calls f with the places in the first slice of a row's elements, of which it has one in every
+    // `inner` of a period's.
+    const auto each_place = [&](int index, auto f) {
+      for (int at = (index + head) % inner; at < lanes * kVector; at += inner) {
+        f(place_of(at % kVector, at / kVector));
+      }
+    };
+    typename Op::First before[kVector];
+#pragma unroll
+    for (int j = 0; j < kVector; ++j) before[j] = own(j).first;
+    reduce([](Partial<Op>& to, const Partial<Op>& from) { to.first.Merge(from.first); });
+    for (int index = threadIdx.x; index < count; index += kSplitThreads) {
+      typename Op::First first;
+      each_place(index, [&](const Partial<Op>& place) { first.Merge(place.first); });
+      each_place(index, [&](Partial<Op>& place) { place.first = first; });
+    }
+    if constexpr (Op::kSweeps == 2) {
+      __syncthreads();
+      if (takes) {
+#pragma unroll
+        for (int j = 0; j < kVector; ++j) {
+          op.Rescale(own(j).second, before[j], place_of(j, lane).first);
+        }
+      }
+      reduce([](Partial<Op>& to, const Partial<Op>& from) { to.second.Merge(from.second); });
+    }
+    for (int index = threadIdx.x; index < count; index += kSplitThreads) {
+      Partial<Op> total;
+      each_place(index, [&](const Partial<Op>& place) {
+        total.first = place.first;
+        if constexpr (Op::kSweeps == 2) total.second.Merge(place.second);
+      });
+      workspace[(outer * inner + first_row + index) * parts + part] = total;
+    }
   }
 }
 
