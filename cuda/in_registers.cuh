@@ -10,14 +10,15 @@ namespace jax_softmax::JS_ISA {
 // Masks, no other terms, and rows that are whole vectors: few registers beside the row's.
 template <typename Load, bool kWhole>
 inline constexpr bool kMasksOnly = Load::kTerms == TermsKind::kMasks && kWhole;
-// A bias, of which a lane has as many elements in registers as of the row.
+// A bias in the logits' type and no sink or cap: as many words as the row's, until it is added.
 template <typename Load>
-inline constexpr bool kHasBias =
+inline constexpr bool kBiasInWords =
     Load::kTerms == TermsKind::kBiased || Load::kTerms == TermsKind::kBiasAlone;
-// As how many operands in registers a lane's inputs and terms count.
+// As how many operands in registers a lane's inputs and terms count. Softmax of 287,902 rows of 64
+// bf16 columns with a bias took 25.8 us where that counted as three, and 25.0.
 template <typename Op, typename Load, bool kWhole>
 inline constexpr int kOperands =
-    kMasksOnly<Load, kWhole> || kHasBias<Load> ? 1 : Op::kInputs + 2 * kTakesTerms<Op>;
+    kMasksOnly<Load, kWhole> || kBiasInWords<Load> ? 1 : Op::kInputs + 2 * kTakesTerms<Op>;
 
 // The blocks that the compiler must leave room for on a multiprocessor, of kThreads that hold
 // kRowBytes each in the compute type.
@@ -25,7 +26,7 @@ template <typename Op, typename Load, typename Store, bool kWhole, int kThreads,
 constexpr int MinBlocks() {
   constexpr bool kNarrow = sizeof(typename Load::Io) == 2 && sizeof(typename Store::Io) == 2;
   constexpr bool kMasked = kMasksOnly<Load, kWhole>;
-  constexpr bool kBiased = kHasBias<Load>;
+  constexpr bool kBiased = kBiasInWords<Load>;
   constexpr bool kPlain = Load::kTerms == TermsKind::kNone && Op::kInputs == 1;
   const auto most = [] {
     if (kRowBytes <= kMaxRowBytesPerLane * 3 / 2) {  // 16 elements, or 24

@@ -470,18 +470,22 @@ inline constexpr int kSplitBlocks = 256;
 inline constexpr int kSplitFewestParts = 8;
 inline constexpr int kSplitMostParts = 128;
 inline constexpr int kSplitPartBytes = 32;  // of a part's statistics, at most
-// Along another axis: a thread has registers for so many blocks of a multiprocessor, and a block
-// reads a part's statistics for its rows from so many parts, whose square are fewer than the
-// columns by this factor.
+// Along another axis: the blocks of a multiprocessor that a thread has registers for. A block reads
+// the statistics of all parts of its rows, so that there are no more than kSplitReading times their
+// square columns, and all blocks together read less of these than of the rows.
 inline constexpr int kSplitResident = 2;
 inline constexpr int kSplitReading = 16;
-// Rows along another axis of so many columns are faster split than by "strided": softmax of
-// [1, 145,344, 10], [9, 32,768, 10] and [170, 32,768, 2] in bf16 took 21, 37 and 399 us, by
-// "strided" 1,689, 409 and 669, but [192, 4096, 5] 156 and 52. In three parts, where their number
-// may depend on the rows', that took 47 (benchmarks/results/h200-split-across.json).
+// Neighbours' elements together, of all inputs, for which a block is worth its start: [192, 4096,
+// 5] in bf16 took 156 us in 16 parts, 47 in three, and 52 by "strided".
+inline constexpr int64_t kSplitAcrossBytes = 64 * 1024;
+// The fewest columns, and the fewest parts, that are split rather than read twice by "strided":
+// softmax of [1, 145,344, 10], [9, 32,768, 10] and [4, 81,168, 2] in bf16 took 21, 37 and 35 us in
+// up to 90 parts, by "strided" 1,689, 409 and 982 (benchmarks/results/h200-split-across.json).
+// Fewer where the number of parts may depend on the rows'.
 constexpr int64_t SplitAcrossColumns(bool batch_invariant) {
   return batch_invariant ? 16384 : 4096;
 }
+constexpr int64_t SplitAcrossParts(bool batch_invariant) { return batch_invariant ? 4 : 2; }
 // With more rows, or with shorter ones of an input, a second kernel costs more than it gains
 // (benchmarks/results/h200-few-rows.json). More bytes in all than stay in the cache are better read
 // once, where a ring takes the rows: 16 of a million bf16 columns took 35.7 us, by "ring" 24.6, the
@@ -1034,13 +1038,18 @@ constexpr int64_t SplitPeriod(const Rows& rows, int vector) {
   return rows.inner / std::gcd(rows.inner, int64_t{vector});
 }
 
-// The most parts of a row, for which a workspace has room.
+// Whether a block has a whole period, or one that is a column.
+constexpr bool HasSplitPeriod(const Rows& rows, int vector) {
+  return rows.inner % vector == 0 || SplitPeriod(rows, vector) <= kSplitThreads;
+}
+
+// The most parts of a row.
 constexpr int64_t SplitMostParts(const Problem& p) {
   if (p.rows.inner == 1) return kSplitMostParts;
+  const int64_t bytes = p.rows.columns * p.rows.inner * p.inputs * SizeOf(p.dtype);
+  const int64_t most = std::min<int64_t>(bytes / kSplitAcrossBytes, kSplitMostParts);
   int64_t parts = 1;
-  while (parts < kSplitMostParts && (parts + 1) * (parts + 1) * kSplitReading <= p.rows.columns) {
-    ++parts;
-  }
+  while (parts < most && (parts + 1) * (parts + 1) * kSplitReading <= p.rows.columns) ++parts;
   return parts;
 }
 
@@ -1050,12 +1059,11 @@ constexpr bool CanSplit(const Problem& p) {
 
 // Interleaved rows, a part of each in a block.
 constexpr Plan SplitAcrossPlan(const Problem& p, const Device& device, Plan plan) {
-  const int64_t period = SplitPeriod(p.rows, plan.vector);
-  // A block has a whole period, or one that is a column.
-  if (p.rows.inner % plan.vector != 0 && period > kSplitThreads) {
+  if (!HasSplitPeriod(p.rows, plan.vector)) {
     return Refuse(plan, "vectors and rows meet in too many ways");
   }
   if (p.rows.inner > kMaxGrid / kVectorBytes) return Refuse(plan, "there are too many neighbours");
+  const int64_t period = SplitPeriod(p.rows, plan.vector);
   const int64_t lanes = std::min<int64_t>(period, kSplitThreads);
   const int64_t places = p.rows.outer * CeilDiv(period, lanes);
   int64_t parts = SplitMostParts(p);
@@ -1093,10 +1101,14 @@ constexpr Plan SplitPlan(const Problem& p, const Device& device, Plan plan) {
   return plan;
 }
 
-// Whether rows along another axis that no block keeps are better split than read twice.
+// Whether rows along another axis that no block keeps are better split than read twice. Of values
+// for each row only where these may depend on the number of rows: of many, plain JAX is chosen
+// beside "strided".
 constexpr bool SplitsAcross(const Problem& p) {
-  return p.rows.inner > 1 && !TakesTerms(p.op) &&
-         p.rows.columns >= SplitAcrossColumns(p.batch_invariant);
+  if (p.rows.inner == 1 || TakesTerms(p.op) || (IsPerRow(p.op) && p.batch_invariant)) return false;
+  return p.rows.columns >= SplitAcrossColumns(p.batch_invariant) &&
+         SplitMostParts(p) >= SplitAcrossParts(p.batch_invariant) &&
+         HasSplitPeriod(p.rows, kVectorBytes / SizeOf(p.dtype));
 }
 
 // Whether rows are few enough to be split, where the caller lets their number decide.
@@ -1112,9 +1124,9 @@ constexpr int64_t WorkspaceBytes(const Problem& p, Strategy requested) {
   using enum Strategy;
   const bool chooses = requested == kAuto;
   int64_t bytes = 0;
-  if (requested == kSplit || (chooses && (MaySplit(p) || SplitsAcross(p)))) {
-    bytes = SplitMostParts(p) * kSplitPartBytes;
-  }
+  // Partitioned afterwards, neighbours may turn out to be none.
+  if (requested == kSplit) bytes = kSplitMostParts * kSplitPartBytes;
+  if (chooses && (MaySplit(p) || SplitsAcross(p))) bytes = SplitMostParts(p) * kSplitPartBytes;
   if (TakesTerms(p.op) || IsPerRow(p.op)) return bytes;
   if (requested == kRing || (chooses && PrefersRing(p))) {
     return std::max(bytes, kRingQueueBytes + RingNotesBytes(p));

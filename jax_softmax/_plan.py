@@ -55,7 +55,8 @@ def plan(
         have kernels, `"softmax_tangent"`, `"log_softmax_tangent"`, `"log_softmax_cotangent"`, or
         `"masked_softmax"` and `"masked_log_softmax"`, which `where=` is too (masks and a scale:
         other terms have other blocks, and masks alone leave long rows of 16 bits half as large in a
-        GPU's shared memory, so that it may be another strategy or a smaller cluster; along another
+        GPU's shared memory, so that it may be another strategy or a smaller cluster; a bias alone
+        has a rule of its own, and registers for rows of up to 8,192 columns; along another
         axis than the last a GPU's plan is that of `"cuda:strided"`, and any other request puts
         plain JAX around a softmax). Derivatives under masks are the kernels' also where those
         without are not.

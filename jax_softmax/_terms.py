@@ -272,7 +272,8 @@ def _lower(
     function = composed
     request = {k: params[k] for k in ("batch_invariant", "axis", "dtype", "strategy")}
     case = name
-    if set(params["names"]) - {"scale"} == {"bias"} and not params["softcap"] + params["causal"]:
+    others = params["softcap"] or params["causal"] or set(params["names"]) - {"bias", "scale"}
+    if "bias" in params["names"] and not others:
         case = name.replace("masked", "biased")
     wanted = backend or _lowering.fastest(case, ctx.avals_in[:1], here, **request).implementation
     if wanted == here and _has_kernel(ctx, name, here, causal=params["causal"], **request):

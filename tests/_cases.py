@@ -31,10 +31,10 @@ WITHIN_A_PLAN = {
 }
 ROWS = 21  # one full vector of lanes in any CPU instruction set, and a remainder
 # The columns and neighbours of panels that a cluster's blocks share, in whole and in unequal parts.
-# The same of rows that are split: vectors that begin and end inside a row's neighbours, a part of a
+SHARED = ((770, 64), (1025, 8), (1536, 40), (2048, 64), (3001, 72), (4099, 24), (9001, 16))
+# The same of rows that are split: vectors that begin and end inside a row's neighbours, parts of a
 # thread's sum, and neighbours for more than one block.
 SPLIT = ((30_001, 5), (6538, 29), (4097, 3), (2049, 2), (999, 1000), (300, 2056), (40_003, 16))
-SHARED = ((770, 64), (1025, 8), (1536, 40), (2048, 64), (3001, 72), (4099, 24), (9001, 16))
 INNER = (1, 2, 3, 4, 8, 20, 33, 40, 64)
 INNER_LENGTHS = (1, 2, 7, 16, 17, 21, 24, 32, 64, 100, 200, 257, 600)
 

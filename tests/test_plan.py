@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from _support import AXIS_STRATEGIES, CUDA_STRATEGIES, ROW_STRATEGIES, native_module
-from _truth import DTYPES, FORWARD, GRADIENT, PAIRS
+from _truth import DTYPES, FORWARD, GRADIENT, PAIRS, PER_ROW
 
 import jax_softmax
 from jax_softmax import plan
@@ -179,9 +179,8 @@ def test_the_last_round_of_a_small_interleaved_tile_is_a_full_one():
 
 
 def test_a_row_longer_than_an_int_has_a_plan():
-    for strategy in ("split", "strided"):
-        p = plan((2**37, 8), "float32", 0, device="H200", strategy=strategy)
-        assert p.blocks * p.rows_per_block >= 8
+    assert plan((2**37, 8), "float32", 0, device="H200").strategy == "split"
+    assert plan((2**37, 8), "float32", 0, "logsumexp", device="H200").strategy == "strided"
 
 
 @pytest.mark.parametrize("rows, least", [(7317, 400), (20_000, 528)])
@@ -264,9 +263,7 @@ def test_rows_along_another_axis_are_not_moved(op, device):
     assert chosen((32, 21, 512, 512), 1) == chosen((64, 128, 1024), 1) == "panel"
     for inner in (2, 8, 33):  # too few side by side, or no whole vectors
         assert chosen((1000, 64, inner), 1) == "tile"
-    assert chosen((3, 2**14 - 1, 7), 1) == "strided"
-    assert chosen((3, 2**14, 7), 1) == chosen((3, 100_000, 7), 1) == "split"
-    assert chosen((3, 100_000, 2049), 1) == "strided"
+    assert chosen((3, 100_000, 7), 1) == ("strided" if op in PER_ROW else "split")
     for shape, axis in (((4, 5, 1), 1), ((4, 1, 1), 0)):
         assert chosen(shape, axis) in ROW_STRATEGIES
 
@@ -355,10 +352,12 @@ def test_rows_along_another_axis_are_split_by_blocks_that_have_all_neighbours():
         p = split(shape, **kwargs)
         return p.lanes_per_row // p.threads, p.blocks
 
-    # As many as keep the device busy, and no more than a block may read the statistics of.
+    # As many as keep the device busy, no more than a block may read the statistics of, and none
+    # that are not worth a block.
     assert parts((1, 10**6, 10), batch_invariant=False) == (128, 128)
     assert parts((8, 10**6, 10), batch_invariant=False) == (64, 512)
-    assert parts((1, 4096, 10), batch_invariant=False) == (16, 16)
+    assert parts((1, 4096, 1000), batch_invariant=False) == (16, 16)
+    assert parts((1, 4096, 40)) == (10, 10) and parts((1, 4096, 4)) == (1, 1)
     assert parts((1, 10**6, 2048), batch_invariant=False) == (128, 256)
     assert parts((1, 10**6, 10)) == (128, 128) and parts((1000, 10**6, 10)) == (128, 128_000)
     assert split((1, 10**6, 10)).rows_per_block == 10
@@ -367,8 +366,20 @@ def test_rows_along_another_axis_are_split_by_blocks_that_have_all_neighbours():
         split((1, 10**6, 1025))
     with pytest.raises(ValueError, match="too many neighbours"):
         split((1, 2, 2**28))
-    free = plan((3, 4096, 7), "float32", 1, device="H200", batch_invariant=False)
-    assert free.strategy == "split"
+
+
+@each_op
+@pytest.mark.parametrize("device", SHARED_LIMITS)
+def test_long_rows_along_another_axis_are_split_where_that_makes_a_few_parts(op, device):
+    def chosen(shape, batch_invariant=True):
+        p = plan(shape, "bfloat16", 1, op, device=device, batch_invariant=batch_invariant)
+        return p.strategy
+
+    shapes = (9, 2**14, 33), (9, 2**14 - 1, 33), (9, 2**14, 3), (9, 60_000, 2049)
+    expected = "strided" if op in PER_ROW else "split"
+    assert [chosen(s) for s in shapes] == [expected, "strided", "strided", "strided"]
+    assert chosen((9, 4096, 33), False) == chosen((9, 2**14, 5), False) == "split"
+    assert chosen((9, 4095, 33), False) == chosen((9, 4096, 5), False) == "strided"
 
 
 @pytest.mark.parametrize("inner", [4, 7, 1024])

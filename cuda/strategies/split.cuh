@@ -97,6 +97,7 @@ __global__ void __launch_bounds__(kSplitThreads, kSplitResident)
   // Periods that a thread loads before it uses any, and those of a part of its sum.
   constexpr int kFold = 128 / (kVector * sizeof(E));
   constexpr int kPart = 64;
+  static_assert(sizeof(Partial<Op>) <= 4 * sizeof(typename Op::T), "see SplitAcrossPlan");
   static_assert(sizeof(Partial<Op>) <= kSplitPartBytes && kFold > 0);
   extern __shared__ __align__(16) unsigned char shared[];
   auto* partials = reinterpret_cast<Partial<Op>*>(shared);      // [element][thread]
