@@ -478,14 +478,14 @@ inline constexpr int kSplitReading = 16;
 // Neighbours' elements together, of all inputs, for which a block is worth its start: [192, 4096,
 // 5] in bf16 took 156 us in 16 parts, 47 in three, and 52 by "strided".
 inline constexpr int64_t kSplitAcrossBytes = 64 * 1024;
-// The fewest columns, and the fewest parts, that are split rather than read twice by "strided":
+// The fewest parts, and the fewest columns, that are split rather than read twice by "strided":
 // softmax of [1, 145,344, 10], [9, 32,768, 10] and [4, 81,168, 2] in bf16 took 21, 37 and 35 us in
 // up to 90 parts, by "strided" 1,689, 409 and 982 (benchmarks/results/h200-split-across.json).
-// Fewer where the number of parts may depend on the rows'.
+// Fewer columns where the number of parts may depend on the rows'.
+inline constexpr int64_t kSplitFewestAcross = 2;
 constexpr int64_t SplitAcrossColumns(bool batch_invariant) {
   return batch_invariant ? 16384 : 4096;
 }
-constexpr int64_t SplitAcrossParts(bool batch_invariant) { return batch_invariant ? 4 : 2; }
 // With more rows, or with shorter ones of an input, a second kernel costs more than it gains
 // (benchmarks/results/h200-few-rows.json). More bytes in all than stay in the cache are better read
 // once, where a ring takes the rows: 16 of a million bf16 columns took 35.7 us, by "ring" 24.6, the
@@ -1107,7 +1107,7 @@ constexpr Plan SplitPlan(const Problem& p, const Device& device, Plan plan) {
 constexpr bool SplitsAcross(const Problem& p) {
   if (p.rows.inner == 1 || TakesTerms(p.op) || (IsPerRow(p.op) && p.batch_invariant)) return false;
   return p.rows.columns >= SplitAcrossColumns(p.batch_invariant) &&
-         SplitMostParts(p) >= SplitAcrossParts(p.batch_invariant) &&
+         SplitMostParts(p) >= kSplitFewestAcross &&
          HasSplitPeriod(p.rows, kVectorBytes / SizeOf(p.dtype));
 }
 
