@@ -27,7 +27,8 @@ ffi::Error Run(OpKind op, const Extras& extras, cudaStream_t stream, int32_t ord
   operands->problem.masks_alone = TakesTerms(op) && extras.terms.AreMasksAlone();
   operands->problem.masks_only = TakesTerms(op) && extras.terms.AreMasksOnly();
   const bool whole = operands->problem.rows.columns % VectorOf(operands->problem) == 0;
-  operands->problem.bias_alone = TakesTerms(op) && extras.terms.AreBiasAlone(whole);
+  operands->problem.bias_alone = TakesTerms(op) && extras.terms.AreBiasAlone(whole) &&
+                                 operands->problem.dtype == operands->problem.out_dtype;
   if (operands->problem.Results() == 0) return ffi::Error::Success();
   // Only a shape that was symbolic gets here: the lowering takes the others to XLA.
   if (operands->problem.rows.columns == 0) return Invalid(op, "wants rows of at least one column");

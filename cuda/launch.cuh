@@ -138,7 +138,7 @@ cudaError_t LaunchRegisters(const Plan& plan, Launch launch) {
   } else {
     if (held == 16) {
       constexpr int kThreads = RegistersThreads(16, kRows);
-      if constexpr (kThreads > 256) {
+      if constexpr (kThreads > 256 && !kRows.bias_alone) {
         if (plan.threads <= kRegistersShortThreads) {
           return launch_with.template operator()<16, kRegistersShortThreads>();
         }
@@ -263,7 +263,7 @@ cudaError_t Run(const Call& call, cudaStream_t stream, int* resident) {
     }
     case Strategy::kSplit:
       if (rows.inner > 1) {
-        if constexpr (kTerms) {
+        if constexpr (kTerms || !std::is_same_v<In, Out>) {
           return cudaErrorInvalidValue;
         } else {
           const auto period = static_cast<int>(SplitPeriod(rows, kFullVector));
@@ -383,8 +383,10 @@ cudaError_t RunAs(const Call& call, cudaStream_t stream, int* resident) {
       if (terms.AreMasksOnly() && (registers || shared || warp)) {
         return Run<Op, In, Out, TermsKind::kMasks>(call, stream, resident);
       }
-      if (call.problem.bias_alone && (registers || shared || (warp && whole))) {
-        return Run<Op, In, Out, TermsKind::kBiasAlone>(call, stream, resident);
+      if constexpr (std::is_same_v<In, Out>) {
+        if (call.problem.bias_alone && (registers || shared || (warp && whole))) {
+          return Run<Op, In, Out, TermsKind::kBiasAlone>(call, stream, resident);
+        }
       }
       const bool others = terms.sink != nullptr || terms.caps;
       if (!others && whole && terms.bias_in_vectors && (registers || shared || warp)) {

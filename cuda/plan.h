@@ -57,7 +57,7 @@ struct Problem {
   int64_t workspace_bytes = 0;  // of WorkspaceBytes
   bool masks_alone = false;     // of an op that takes terms: there are no others
   bool masks_only = false;      // the same, but maybe a scale
-  bool bias_alone = false;      // Terms::AreBiasAlone
+  bool bias_alone = false;      // Terms::AreBiasAlone, and nothing is converted
 
   constexpr TypePair Types() const { return {dtype, out_dtype}; }
   constexpr int64_t Results() const { return IsPerRow(op) ? rows.Count() : rows.Elements(); }
@@ -1062,6 +1062,7 @@ constexpr Plan SplitAcrossPlan(const Problem& p, const Device& device, Plan plan
   if (!HasSplitPeriod(p.rows, plan.vector)) {
     return Refuse(plan, "vectors and rows meet in too many ways");
   }
+  if (p.dtype != p.out_dtype) return Refuse(plan, "it converts rows along the last axis alone");
   if (p.rows.inner > kMaxGrid / kVectorBytes) return Refuse(plan, "there are too many neighbours");
   const int64_t period = SplitPeriod(p.rows, plan.vector);
   const int64_t lanes = std::min<int64_t>(period, kSplitThreads);
@@ -1107,7 +1108,7 @@ constexpr Plan SplitPlan(const Problem& p, const Device& device, Plan plan) {
 constexpr bool SplitsAcross(const Problem& p) {
   if (p.rows.inner == 1 || TakesTerms(p.op) || (IsPerRow(p.op) && p.batch_invariant)) return false;
   return p.rows.columns >= SplitAcrossColumns(p.batch_invariant) &&
-         SplitMostParts(p) >= kSplitFewestAcross &&
+         SplitMostParts(p) >= kSplitFewestAcross && p.dtype == p.out_dtype &&
          HasSplitPeriod(p.rows, kVectorBytes / SizeOf(p.dtype));
 }
 

@@ -364,6 +364,8 @@ def test_rows_along_another_axis_are_split_by_blocks_that_have_all_neighbours():
     assert split((1, 10**6, 2056)).rows_per_block == 1024
     with pytest.raises(ValueError, match="too many ways"):
         split((1, 10**6, 1025))
+    with pytest.raises(ValueError, match="converts"):
+        split((1, 10**6, 10), output_dtype="bfloat16")
     with pytest.raises(ValueError, match="too many neighbours"):
         split((1, 2, 2**28))
 
