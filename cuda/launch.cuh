@@ -263,7 +263,7 @@ cudaError_t Run(const Call& call, cudaStream_t stream, int* resident) {
     }
     case Strategy::kSplit:
       if (rows.inner > 1) {
-        if constexpr (kTerms || !std::is_same_v<In, Out>) {
+        if constexpr (kTerms || sizeof(In) > 4 || !std::is_same_v<In, Out>) {
           return cudaErrorInvalidValue;
         } else {
           const auto period = static_cast<int>(SplitPeriod(rows, kFullVector));
@@ -323,11 +323,11 @@ cudaError_t Run(const Call& call, cudaStream_t stream, int* resident) {
           default:
             break;
         }
-        if constexpr (kTerms) {
+        if constexpr (kTerms && kKind != TermsKind::kBiased) {
           if (plan.strategy == Strategy::kBlock || plan.strategy == Strategy::kCluster) {
             return launch(TermsKernel<Op, Load, Store, kVector, kWhole>);
           }
-        } else {
+        } else if constexpr (!kTerms) {
           switch (plan.strategy) {
             case Strategy::kBlock:
               return launch(BlockKernel<Op, Load, Store, kVector, kWhole>);
@@ -389,7 +389,7 @@ cudaError_t RunAs(const Call& call, cudaStream_t stream, int* resident) {
         }
       }
       const bool others = terms.sink != nullptr || terms.caps;
-      if (!others && whole && terms.bias_in_vectors && (registers || shared || warp)) {
+      if (!others && whole && terms.bias_in_vectors && (registers || warp)) {
         return Run<Op, In, Out, TermsKind::kBiased>(call, stream, resident);
       }
     }

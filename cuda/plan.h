@@ -1062,7 +1062,9 @@ constexpr Plan SplitAcrossPlan(const Problem& p, const Device& device, Plan plan
   if (!HasSplitPeriod(p.rows, plan.vector)) {
     return Refuse(plan, "vectors and rows meet in too many ways");
   }
-  if (p.dtype != p.out_dtype) return Refuse(plan, "it converts rows along the last axis alone");
+  if (p.dtype == DataType::kF64 || p.dtype != p.out_dtype) {
+    return Refuse(plan, "of 64 bits, and converted, it takes rows along the last axis alone");
+  }
   if (p.rows.inner > kMaxGrid / kVectorBytes) return Refuse(plan, "there are too many neighbours");
   const int64_t period = SplitPeriod(p.rows, plan.vector);
   const int64_t lanes = std::min<int64_t>(period, kSplitThreads);
@@ -1109,7 +1111,7 @@ constexpr bool SplitsAcross(const Problem& p) {
   if (p.rows.inner == 1 || TakesTerms(p.op) || (IsPerRow(p.op) && p.batch_invariant)) return false;
   return p.rows.columns >= SplitAcrossColumns(p.batch_invariant) &&
          SplitMostParts(p) >= kSplitFewestAcross && p.dtype == p.out_dtype &&
-         HasSplitPeriod(p.rows, kVectorBytes / SizeOf(p.dtype));
+         p.dtype != DataType::kF64 && HasSplitPeriod(p.rows, kVectorBytes / SizeOf(p.dtype));
 }
 
 // Whether rows are few enough to be split, where the caller lets their number decide.
