@@ -24,11 +24,13 @@ ffi::Error Run(OpKind op, const Extras& extras, cudaStream_t stream, int32_t ord
   handler_calls.fetch_add(1, std::memory_order_relaxed);
   ffi::ErrorOr<Operands> operands = Decode(op, args, out, axis, logical_axis, batch_invariant);
   if (operands.has_error()) return operands.error();
-  operands->problem.masks_alone = TakesTerms(op) && extras.terms.AreMasksAlone();
-  operands->problem.masks_only = TakesTerms(op) && extras.terms.AreMasksOnly();
-  const bool whole = operands->problem.rows.columns % VectorOf(operands->problem) == 0;
-  operands->problem.bias_alone = TakesTerms(op) && extras.terms.AreBiasAlone(whole) &&
-                                 operands->problem.dtype == operands->problem.out_dtype;
+  if (TakesTerms(op)) {
+    Problem& problem = operands->problem;
+    problem.masks_alone = extras.terms.AreMasksAlone();
+    problem.masks_only = extras.terms.AreMasksOnly();
+    const bool whole = problem.rows.columns % VectorOf(problem) == 0;
+    problem.bias_alone = extras.terms.AreBiasAlone(whole) && problem.dtype == problem.out_dtype;
+  }
   if (operands->problem.Results() == 0) return ffi::Error::Success();
   // Only a shape that was symbolic gets here: the lowering takes the others to XLA.
   if (operands->problem.rows.columns == 0) return Invalid(op, "wants rows of at least one column");

@@ -471,8 +471,8 @@ inline constexpr int kSplitFewestParts = 8;
 inline constexpr int kSplitMostParts = 128;
 inline constexpr int kSplitPartBytes = 32;  // of a part's statistics, at most
 // Along another axis: the blocks of a multiprocessor that a thread has registers for. A block reads
-// the statistics of all parts of its rows, so that there are no more than kSplitReading times their
-// square columns, and all blocks together read less of these than of the rows.
+// the statistics of all parts of its rows: of parts, whose square is at most the columns divided by
+// kSplitReading, all blocks together read fewer bytes than the rows have.
 inline constexpr int kSplitResident = 2;
 inline constexpr int kSplitReading = 16;
 // Neighbours' elements together, of all inputs, for which a block is worth its start: [192, 4096,
@@ -1038,9 +1038,17 @@ constexpr int64_t SplitPeriod(const Rows& rows, int vector) {
   return rows.inner / std::gcd(rows.inner, int64_t{vector});
 }
 
-// Whether a block has a whole period, or one that is a column.
-constexpr bool HasSplitPeriod(const Rows& rows, int vector) {
-  return rows.inner % vector == 0 || SplitPeriod(rows, vector) <= kSplitThreads;
+// Why interleaved rows have no kernels that split them; null if they do.
+constexpr const char* WhyNotSplitAcross(const Problem& p) {
+  // A block has a whole period, or one that is a column.
+  const int vector = kVectorBytes / SizeOf(p.dtype);
+  if (p.rows.inner % vector != 0 && SplitPeriod(p.rows, vector) > kSplitThreads) {
+    return "vectors and rows meet in too many ways";
+  }
+  if (p.dtype == DataType::kF64 || p.dtype != p.out_dtype) {
+    return "of 64 bits, and converted, it takes rows along the last axis alone";
+  }
+  return p.rows.inner > kMaxGrid / kVectorBytes ? "there are too many neighbours" : nullptr;
 }
 
 // The most parts of a row.
@@ -1059,13 +1067,7 @@ constexpr bool CanSplit(const Problem& p) {
 
 // Interleaved rows, a part of each in a block.
 constexpr Plan SplitAcrossPlan(const Problem& p, const Device& device, Plan plan) {
-  if (!HasSplitPeriod(p.rows, plan.vector)) {
-    return Refuse(plan, "vectors and rows meet in too many ways");
-  }
-  if (p.dtype == DataType::kF64 || p.dtype != p.out_dtype) {
-    return Refuse(plan, "of 64 bits, and converted, it takes rows along the last axis alone");
-  }
-  if (p.rows.inner > kMaxGrid / kVectorBytes) return Refuse(plan, "there are too many neighbours");
+  if (const char* why = WhyNotSplitAcross(p)) return Refuse(plan, why);
   const int64_t period = SplitPeriod(p.rows, plan.vector);
   const int64_t lanes = std::min<int64_t>(period, kSplitThreads);
   const int64_t places = p.rows.outer * CeilDiv(period, lanes);
@@ -1104,14 +1106,13 @@ constexpr Plan SplitPlan(const Problem& p, const Device& device, Plan plan) {
   return plan;
 }
 
-// Whether rows along another axis that no block keeps are better split than read twice. Of values
-// for each row only where these may depend on the number of rows: of many, plain JAX is chosen
-// beside "strided".
+// Whether rows along another axis that no block keeps are better split than read twice. A value for
+// each row only where it may depend on the number of rows: the rule by which many such rows are the
+// kernels' (_choice.py) was measured with "strided".
 constexpr bool SplitsAcross(const Problem& p) {
   if (p.rows.inner == 1 || TakesTerms(p.op) || (IsPerRow(p.op) && p.batch_invariant)) return false;
   return p.rows.columns >= SplitAcrossColumns(p.batch_invariant) &&
-         SplitMostParts(p) >= kSplitFewestAcross && p.dtype == p.out_dtype &&
-         p.dtype != DataType::kF64 && HasSplitPeriod(p.rows, kVectorBytes / SizeOf(p.dtype));
+         SplitMostParts(p) >= kSplitFewestAcross && WhyNotSplitAcross(p) == nullptr;
 }
 
 // Whether rows are few enough to be split, where the caller lets their number decide.
