@@ -92,7 +92,6 @@ __global__ void __launch_bounds__(kSplitThreads, kSplitResident)
     SplitAcrossKernel(Op op, Load load, Store store, Rows rows, int period, int parts,
                       Partial<Op>* workspace) {
   using E = Element<typename Op::T, Op::kInputs>;
-  using Raw = typename Load::template Raw<kVector>;
   constexpr bool kCloses = kWrites && kPerRow<Op>;
   // Periods that a thread loads before it uses any, and those of a part of its sum.
   constexpr int kFold = 128 / (kVector * sizeof(E));
@@ -115,56 +114,35 @@ __global__ void __launch_bounds__(kSplitThreads, kSplitResident)
   const int first = chunk * lanes + lane;  // this thread's vector of a period
   const bool takes = slice < slices && first < period;
 
-  // The rows' elements, of which the first may lie inside a vector.
-  const int64_t slab = rows.columns * inner, base = outer * slab;
-  const int head = static_cast<int>(base % kVector);
-  const int64_t vectors = (head + slab + kVector - 1) / kVector;
-  const int64_t periods = (vectors + period - 1) / period;
+  // All rows' elements that lie side by side, as one row.
+  const Window<kVector, false, int64_t> window(outer, rows.columns * inner);
+  const int head = static_cast<int>(window.head);
+  const int64_t periods = (window.packs + period - 1) / period;
   const int64_t share = (periods + parts - 1) / parts;
   const int64_t begin = part * share, end = min(begin + share, periods);
   // This block's: all, or those of its vectors where a period is one column.
   const int first_row = chunk * lanes * kVector;
   const int count = chunks > 1 ? min(lanes * kVector, inner - first_row) : inner;
-  const auto offset_of = [&](int64_t p) { return base - head + (p * period + first) * kVector; };
-  const auto is_whole = [&](int64_t offset) {
-    return offset >= base && offset + kVector <= base + slab;
-  };
-  const auto has = [&](int64_t offset) { return offset >= base && offset < base + slab; };
 
   // kFold vectors from period p on, of those before `last`.
   const auto fetch = [&](int64_t p, int64_t last, E(&e)[kVector][kFold]) {
-    Raw raw[kFold][Op::kInputs];
+    typename Load::template Raw<kVector> raw[kFold][Op::kInputs];
 #pragma unroll
     for (int i = 0; i < kFold; ++i) {
-      const int64_t offset = offset_of(p + i * slices);
-      const bool present = takes && p + i * slices < last && offset < base + slab;
+      const int64_t pack = (p + i * slices) * period + first;
+      const bool present = takes && p + i * slices < last && pack < window.packs;
 #pragma unroll
       for (int input = 0; input < Op::kInputs; ++input) {
-        raw[i][input] = Load::template AbsentRaw<kVector>(input);
-        if (!present || !(kWrites || SweepsNeed<Op>(input))) continue;
-        const auto* from = load.source[input] + offset;
-        if (offset + kVector <= load.elements) {
-          raw[i][input] = Raw::Load(from);
-        } else {
-          auto values = raw[i][input].Unpack();
-#pragma unroll
-          for (int j = 0; j < kVector; ++j) {
-            if (offset + j < load.elements) values.element[j] = from[j];
-          }
-          raw[i][input] = Raw(values);
-        }
+        const bool needed = kWrites || SweepsNeed<Op>(input);
+        raw[i][input] = load.Fetch({}, input, window, pack, needed && present);
       }
     }
 #pragma unroll
     for (int i = 0; i < kFold; ++i) {
-      const int64_t offset = offset_of(p + i * slices);
       E of_rows[kVector];
-      Load::Decode(raw[i], of_rows);
-      const bool whole = is_whole(offset);
+      Load::Decode({}, window, (p + i * slices) * period + first, raw[i], of_rows);
 #pragma unroll
-      for (int j = 0; j < kVector; ++j) {
-        e[j][i] = whole || has(offset + j) ? of_rows[j] : Load::Absent();
-      }
+      for (int j = 0; j < kVector; ++j) e[j][i] = of_rows[j];
     }
   };
 
@@ -215,19 +193,11 @@ __global__ void __launch_bounds__(kSplitThreads, kSplitResident)
         fetch(p, end, e);
 #pragma unroll
         for (int i = 0; i < kFold; ++i) {
-          const int64_t offset = offset_of(p + i * slices);
           if (p + i * slices >= end) break;
           typename Op::T y[kVector];
 #pragma unroll
           for (int j = 0; j < kVector; ++j) y[j] = op.Finish(e[j][i], result[j]);
-          if (is_whole(offset)) {
-            store.Put(offset, y);
-          } else {
-#pragma unroll
-            for (int j = 0; j < kVector; ++j) {
-              if (has(offset + j)) store.At(offset + j, y[j]);
-            }
-          }
+          store(window, (p + i * slices) * period + first, y);
         }
       }
     }
