@@ -479,8 +479,8 @@ inline constexpr int kSplitReading = 16;
 // 5] in bf16 took 156 us in 16 parts, 47 in three, and 52 by "strided".
 inline constexpr int64_t kSplitAcrossBytes = 64 * 1024;
 // The fewest parts, and the fewest columns, that are split rather than read twice by "strided":
-// softmax of [1, 145,344, 10], [9, 32,768, 10] and [4, 81,168, 2] in bf16 took 21, 37 and 35 us in
-// up to 90 parts, by "strided" 1,689, 409 and 982 (benchmarks/results/h200-split-across.json).
+// softmax of [1, 145,344, 10], [9, 32,768, 10] and [1, 131,072, 64] in bf16 took 25, 25 and 63 us,
+// by "strided" 1,689, 409 and 1,482 (benchmarks/results/h200-split-across.json).
 // Fewer columns where the number of parts may depend on the rows'.
 inline constexpr int64_t kSplitFewestAcross = 2;
 constexpr int64_t SplitAcrossColumns(bool batch_invariant) {
@@ -556,6 +556,10 @@ inline constexpr int kStridedMostLanes = 16;
 // with 16; 128, of 4,096: 0.48 and 0.59). Few rows leave multiprocessors idle.
 inline constexpr int kStridedResident = 2;
 inline constexpr int kStridedFewestAcross = 4, kStridedMostAcross = 16;
+// The fewest and the most columns of which a thread holds all: softmax of [8000, 2, 1024] and
+// [3000, 3, 5000] in bf16 takes 19 and 44 us, in float32 33 and 87, log-softmax 23, 53, 39 and 95,
+// by "tile" 69, 123, 95 and 237 (benchmarks/results/h200-few-columns.json). Eight spill.
+inline constexpr int kStridedFewestHeld = 2, kStridedMostHeld = 4;
 // Of rows that are neighbours, where the operands are not aligned; with more, blocks share one.
 inline constexpr int kUnalignedColumns = 256;
 // Space for two statistics per warp in a block's reductions.
@@ -1231,9 +1235,24 @@ constexpr Plan PanelPlan(const Problem& p, const Device& device, Plan plan) {
   return panel;
 }
 
+// Whether a thread of "strided" holds its rows, vectors of neighbours.
+constexpr bool HoldsColumns(const Problem& p) {
+  if (TakesTerms(p.op) || IsPerRow(p.op) || p.dtype != p.out_dtype || SizeOf(p.dtype) > 4) {
+    return false;
+  }
+  const bool few = p.rows.columns >= kStridedFewestHeld && p.rows.columns <= kStridedMostHeld;
+  return few && HasFullVectors(p) && p.rows.inner % VectorOf(p) == 0;
+}
+
 constexpr Plan StridedPlan(const Problem& p, Plan plan) {
   if (p.rows.inner % plan.vector != 0 || TakesTerms(p.op)) plan.vector = 1;
   plan.threads = kStridedThreads;
+  if (HoldsColumns(p)) {
+    plan.count_per_lane = static_cast<int>(p.rows.columns);
+    plan.lanes_per_row = 1;
+    plan.rows_per_block = kStridedThreads * plan.vector;
+    return plan;
+  }
   if (plan.vector == 1) {
     plan.lanes_per_row = static_cast<int>(std::clamp<int64_t>(
         PowerOfTwoFrom(CeilDiv(p.rows.columns, kStridedColumns)), 1, kStridedMostLanes));
@@ -1351,6 +1370,7 @@ constexpr std::array<Strategy, 6> Preferred(const Problem& p, const Device& devi
     // Most of a panel's threads would have nothing to do: of 2,048 columns and 8 bf16 neighbours it
     // ran at 0.18 of the copy limit, "strided" at 0.48 (H200, 2026-11); of 1,280 and 8 in float32
     // the derivatives at 0.55, and at 0.58 and 0.67 (benchmarks/results/h200-panel-few.json).
+    if (HoldsColumns(p)) return {kStrided};
     const int64_t fewest = p.inputs == 1 ? 2 : kPanelFewestLanes;
     const Strategy last = SplitsAcross(p) ? kSplit : kStrided;
     if (p.rows.columns > kTileInterleavedColumns && p.rows.inner % VectorOf(p) == 0 &&

@@ -16,7 +16,7 @@ types). Float32 rows that are no whole vectors were not measured in graphs: forw
 import math
 from typing import Any, NamedTuple
 
-from ._reference import ONE_KERNEL, compute_dtype
+from ._reference import FEW_COLUMNS, ONE_KERNEL, compute_dtype
 
 
 class Choice(NamedTuple):
@@ -77,7 +77,8 @@ class Rule(NamedTuple):
     # eight, or for a value each, alone (h200-split-rows.json). XLA's derivatives of a result are
     # two kernels, which are as fast and fuse.
     split: dict[str, int]
-    # By family, or of what is converted: the most columns along another axis that XLA unrolls.
+    # By family, or of what is converted: the most columns along another axis that XLA unrolls; where
+    # a thread of the kernels holds its rows, vectors of neighbours, that is slower.
     interleaved: dict[str, int]
     # The most columns along another axis, and elements, of derivatives that are XLA's single kernel
     # (softmax's, benchmarks/results/h200-small.json: 0.66 to 0.79 of the time).
@@ -262,6 +263,8 @@ def choose(
         return choose(plain, shape, axis, wide, output_dtype, platform)
     if elements <= rule.elements and family != "absmax":  # which is several launches to XLA
         return Choice("xla", f"at most {rule.elements} elements: a launch costs more than they do")
+    if family == "logsumexp" and columns <= FEW_COLUMNS:
+        return Choice("xla", f"at most {FEW_COLUMNS} columns, of which XLA makes no reduction")
     few = rule.few.get(family)
     if few and columns >= few.columns and elements <= few.rows * columns:
         return Choice("xla", f"at most {few.rows} long rows, which keep few multiprocessors busy")
@@ -297,7 +300,11 @@ def _why_not_interleaved(
         return "masks and other terms are fused along the last axis alone"
     converts = family == "softmax" and dtype != output_dtype
     unrolled = rule.interleaved.get("conversion" if converts else family, 0)
-    if shape[axis] <= unrolled:
+    neighbours_bytes = math.prod(shape[axis + 1 :]) * dtype.itemsize
+    held = (
+        family == "softmax" and not converts and dtype.itemsize < 8 and neighbours_bytes % 16 == 0
+    )
+    if shape[axis] <= unrolled and not (held and shape[axis] > 1):
         return f"at most {unrolled} columns along another axis, which XLA unrolls"
     derivative = family == "softmax" and op not in FORWARD
     narrow = shape[axis] <= rule.narrow_columns and math.prod(shape) <= rule.narrow_elements

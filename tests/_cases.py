@@ -36,7 +36,7 @@ SHARED = ((770, 64), (1025, 8), (1536, 40), (2048, 64), (3001, 72), (4099, 24), 
 # thread's sum, and neighbours for more than one block.
 SPLIT = ((30_001, 5), (6538, 29), (4097, 3), (2049, 2), (999, 1000), (300, 2056), (40_003, 16))
 INNER = (1, 2, 3, 4, 8, 20, 33, 40, 64)
-INNER_LENGTHS = (1, 2, 7, 16, 17, 21, 24, 32, 64, 100, 200, 257, 600)
+INNER_LENGTHS = (1, 2, 3, 4, 7, 16, 17, 21, 24, 32, 64, 100, 200, 257, 600)
 
 
 def rows(count: int, n: int, dtype, *, huge: bool = True, seed: int = 0) -> np.ndarray:

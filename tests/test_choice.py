@@ -58,8 +58,12 @@ RULE = [  # shape, axis, dtype, output dtype; then softmax, log_softmax, softmax
     ((127, 1024, 15), 1, "float32", "float32", "xla", "xla", "xla", "xla"),
     ((256, 90, 33), 1, "bfloat16", "bfloat16", "xla", "xla", "xla", "xla"),
     ((512, 90, 33), 1, "bfloat16", "bfloat16", "cuda", "cuda", "cuda", "cuda"),
-    ((4, MANY), 0, "float32", "float32", "xla", "xla", "xla", "xla"),
-    ((5, MANY), 0, "float32", "float32", "cuda", "cuda", "cuda", "cuda"),
+    ((1, MANY), 0, "float32", "float32", "xla", "xla", "xla", "xla"),
+    ((2, MANY), 0, "float32", "float32", "cuda", "cuda", "cuda", "cuda"),
+    ((4, MANY), 0, "bfloat16", "bfloat16", "cuda", "cuda", "cuda", "cuda"),
+    ((4, MANY + 4), 0, "bfloat16", "bfloat16", "xla", "xla", "xla", "xla"),
+    ((4, MANY), 0, "float64", "float64", "xla", "xla", "xla", "xla"),
+    ((5, MANY + 4), 0, "float32", "float32", "cuda", "cuda", "cuda", "cuda"),
     ((8, MANY), 0, "float16", "float32", "xla", "xla", "xla", "xla"),
     ((9, MANY), 0, "float16", "float32", "cuda", "cuda", "cuda", "cuda"),
     ((64, 1024, 17), 1, "float32", "float32", "xla", "xla", "xla", "xla"),
@@ -150,7 +154,8 @@ def test_few_long_rows_are_the_kernels_where_they_may_be_split():
 
 
 OTHER_OPS = [  # op, shape, axis, expected
-    ("logsumexp", (MANY, 16), 1, "cuda"),
+    ("logsumexp", (MANY, 4), 1, "xla"),
+    ("logsumexp", (MANY, 5), 1, "cuda"),
     ("logsumexp", (64, 8, 4096), 1, "xla"),
     ("logsumexp", (64, 9, 4096), 1, "cuda"),
     ("logsumexp", (64, 2048, 33), 1, "cuda"),

@@ -13,7 +13,7 @@ from _truth import DTYPES, ulp, wide
 from jax import export
 from jax.test_util import check_grads
 
-from jax_softmax import _primitives, _reductions, logsumexp
+from jax_softmax import _primitives, _reductions, _reference, logsumexp
 
 pytestmark = pytest.mark.usefixtures("backend")
 AXES = [-1, 0, 1, (0, 2), (2, 0), None, ()]
@@ -59,6 +59,17 @@ def test_matches_wider_arithmetic(dtype):
         for got in results:
             assert got.dtype == dtype
             assert (abs(wide(got) - want) <= allowed).all()
+
+
+@pytest.mark.parametrize("columns", [1, 2, 3, 4, 5, 64])
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_plain_jax_keeps_what_is_not_finite(columns, axis):
+    special = np.array([-np.inf, np.inf, np.nan, 3e38, -3e38, 0, 1], np.float32)
+    x = special[np.random.default_rng(columns).integers(0, 7, (50, 40, columns))]
+    x[0] = -np.inf
+    x = np.moveaxis(x, -1, axis)
+    got = jax.jit(functools.partial(_reference.logsumexp, axis=axis, dtype=x.dtype))(x)
+    np.testing.assert_allclose(got, jax.nn.logsumexp(x, axis), rtol=1e-6)
 
 
 @pytest.mark.parametrize("axis", AXES, ids=repr)

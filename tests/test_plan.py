@@ -167,7 +167,7 @@ def test_few_columns_of_many_neighbours_go_to_panels(op, inner):
         return plan((1000, columns, inner), "bfloat16", 1, op, device="H200").strategy
 
     assert [chosen(8, n) for n in (inner, 2 * inner)] == ["tile", "panel"]
-    assert [chosen(n, 2 * inner) for n in (4, 5)] == ["tile", "panel"]
+    assert [chosen(n, 2 * inner) for n in (4, 5)] == ["strided", "panel"]
 
 
 def test_the_last_round_of_a_small_interleaved_tile_is_a_full_one():
@@ -237,6 +237,20 @@ def test_long_rows_that_leave_most_of_a_panel_idle_are_read_twice():
 
     assert [chosen(1025, n, "softmax") for n in (1, 2, 4)] == ["strided", "panel", "panel"]
     assert [chosen(1025, n, "softmax_tangent") for n in (3, 4)] == ["strided", "panel"]
+
+
+@each_op
+def test_a_thread_holds_few_columns_of_whole_vectors(op):
+    def holds(columns, inner, dtype="bfloat16", **kwargs):
+        p = plan((1000, columns, inner), dtype, 1, op, device="H200", **kwargs)
+        return p.strategy == "strided" and p.shared_bytes == 0
+
+    if op in PER_ROW:
+        assert not any(holds(n, 8, strategy="strided") for n in (2, 4))
+        return
+    assert all(holds(n, 8) for n in (2, 3, 4)) and holds(4, 4, "float32")
+    assert not any(holds(*problem) for problem in ((4, 9), (5, 8), (1, 8), (3, 4)))
+    assert not holds(4, 8, "float64") and not holds(4, 8, output_dtype="float32")
 
 
 @pytest.mark.parametrize("device, longest", [("H200", 57_344), ("RTX 5090", 12_288)])

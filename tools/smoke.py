@@ -27,7 +27,7 @@ STRATEGIES = {
     "split": (7, 30001, 65536),
     "stream": (7, 4099),
     "panel": (9, 65, 700, 1500),
-    "strided": (9, 65, 2050),
+    "strided": (2, 3, 4, 9, 65, 2050),
 }
 TERMS_STRATEGIES = {
     "warp": (33, 256, 512),
@@ -38,7 +38,7 @@ TERMS_STRATEGIES = {
     "stream": (4099,),
     "strided": (9,),
 }
-AXES = {"panel": (0,), "strided": (0,), "tile": (0, 1)}
+AXES = {"panel": (0,), "strided": (0,), "split": (0, 1), "tile": (0, 1)}
 # Those of the operand and of the result.
 DTYPES = ("float32", "float64", "float16", "bfloat16")
 PAIRS = [(d, d) for d in DTYPES]
@@ -71,7 +71,7 @@ def run(strategy: str, axis: int, columns: int, dtype: str, output_dtype: str) -
 
 
 def run_terms(strategy: str, columns: int, dtype: str) -> None:
-    """A mask and causality, then every term at once."""
+    """A mask and causality, then a bias and a scale alone, then every term at once."""
     shape = (3, 19, columns)
     key = jax.random.key(columns)
     x = jax.random.normal(key, shape).astype(dtype)
@@ -86,14 +86,20 @@ def run_terms(strategy: str, columns: int, dtype: str) -> None:
         "sink": jnp.ones((3, 1)),
     }
     few: dict[str, Any] = {"causal": axis == -1}
-    for terms in (few, everything):
+    biased = {name: everything[name] for name in ("bias", "scale")}
+    for terms in (few, biased, everything):
         for log in (False, True):
             # Other terms than masks leave less room, log-softmax of 16 bits half as much.
             room = 2048 if log and x.dtype.itemsize == 2 else 4096
             if strategy == "registers" and terms is everything and columns > room:
                 continue
             y = jax_softmax.masked_softmax(
-                x, mask, axis=axis, log=log, implementation=f"cuda:{strategy}", **terms
+                x,
+                None if terms is biased else mask,
+                axis=axis,
+                log=log,
+                implementation=f"cuda:{strategy}",
+                **terms,
             )
             assert not jnp.isnan(y).any()
 

@@ -1,10 +1,9 @@
-// Strategy "strided": rows along any axis, no transpose, read twice. Neighbouring threads take
-// neighbouring rows, or vectors of them where these are whole, so that accesses coalesce over the
-// inner dimension; a few threads share each row.
+// Strategy "strided": rows along any axis, no transpose, read twice, or once where a thread's
+// registers hold them. Neighbouring threads take neighbouring rows, or vectors of them where these
+// are whole, so that accesses coalesce over the inner dimension; a few threads share each long row.
 #pragma once
 
-#include "../operands.cuh"
-#include "../reduce.cuh"
+#include "../in_registers.cuh"
 
 namespace jax_softmax::JS_ISA {
 
@@ -184,6 +183,54 @@ __global__ void __launch_bounds__(kStridedThreads, kStridedResident)
         }
       }
     }
+  }
+}
+
+// The same of so few columns that a thread holds its rows.
+template <typename Op, typename Load, typename Store, int kVector, int kColumns>
+__global__ void __launch_bounds__(kStridedThreads, kStridedResident)
+    StridedHeldKernel(Op op, Load load, Store store, Rows rows) {
+  const int64_t across = rows.inner / kVector;
+  const int64_t count = rows.outer * across;
+  for (int64_t own = static_cast<int64_t>(blockIdx.x) * kStridedThreads + threadIdx.x; own < count;
+       own += static_cast<int64_t>(gridDim.x) * kStridedThreads) {
+    // A division of 64 bits is many instructions.
+    const int64_t outer = count <= UINT32_MAX
+                              ? static_cast<unsigned>(own) / static_cast<unsigned>(across)
+                              : own / across;
+    const int64_t base = (outer * (kColumns - 1) * across + own) * kVector;
+    using Raw = typename Load::template Raw<kVector>;
+    Raw raw[kColumns][Op::kInputs];
+#pragma unroll
+    for (int c = 0; c < kColumns; ++c) {
+#pragma unroll
+      for (int input = 0; input < Op::kInputs; ++input) {
+        raw[c][input] = Raw::Load(load.source[input] + base + c * rows.inner);
+      }
+    }
+    typename Op::T y[kColumns][kVector];
+#pragma unroll
+    for (int r = 0; r < kVector; ++r) {
+      RowInRegisters<1, kColumns>(
+          op, typename Load::Row{}, [](int) { return true; },
+          [&](int, auto& e) {
+#pragma unroll
+            for (int c = 0; c < kColumns; ++c) {
+#pragma unroll
+              for (int input = 0; input < Op::kInputs; ++input) {
+                e[c].value[input] = Widen(raw[c][input].Unpack().element[r]);
+              }
+            }
+          },
+          [&](int, const auto& of_row, const auto&) {
+#pragma unroll
+            for (int c = 0; c < kColumns; ++c) y[c][r] = of_row[c];
+          },
+          NoEdge{}, [](const auto& statistic) { return statistic; },
+          [](bool vote) { return vote; });
+    }
+#pragma unroll
+    for (int c = 0; c < kColumns; ++c) store.Put(base + c * rows.inner, y[c]);
   }
 }
 
