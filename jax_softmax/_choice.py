@@ -8,7 +8,7 @@ no more than a third longer than ours, but for softmax's backward pass in float3
 times, at 1,024 columns; over all neighbours it is the faster one at each length; other forms of
 that: benchmarks/results/h200-graph-forms.json). What depends on masks, on few or short rows and on
 other axes than the last is set by hand where benchmarks/survey.py's random problems are on either
-side (benchmarks/results/h200-survey.json and h200-survey-11.json; float64 follows the narrower
+side (benchmarks/results/h200-survey.json, -11, -21, -22 and -31; float64 follows the narrower
 types). Float32 rows that are no whole vectors were not measured in graphs: forward alone XLA takes
 1.2 to 2.6 times as long (benchmarks/results/h200-odd.json), so derivatives are ours.
 """
@@ -63,7 +63,11 @@ class Rule(NamedTuple):
     panel_vectors: int
 
     elements: int  # up to which a launch is all that an op costs
-    terms_elements: int  # the same with masks or other terms, of rows that are one kernel to XLA
+    # The same with masks or other terms, of rows that are one kernel to XLA, and of 32 bits: the
+    # kernels took 1.14 times as long in geometric mean of twelve problems of one to three million
+    # elements (the surveys).
+    terms_elements: int
+    wide_terms_elements: int
     terms_columns: int  # fewer are read one by one
     # Columns along another axis, where XLA's one kernel makes float32 logits with their bias and
     # ours take it from there: 0.6 to 1.0 of the time of XLA's code for all of it, with fewer or
@@ -77,8 +81,8 @@ class Rule(NamedTuple):
     # eight, or for a value each, alone (h200-split-rows.json). XLA's derivatives of a result are
     # two kernels, which are as fast and fuse.
     split: dict[str, int]
-    # By family, or of what is converted: the most columns along another axis that XLA unrolls; where
-    # a thread of the kernels holds its rows, vectors of neighbours, that is slower.
+    # By family, or of what is converted: the most columns along another axis that XLA unrolls. That
+    # is slower where a thread of the kernels holds its rows, vectors of neighbours.
     interleaved: dict[str, int]
     # The most columns along another axis, and elements, of derivatives that are XLA's single kernel
     # (softmax's, benchmarks/results/h200-small.json: 0.66 to 0.79 of the time).
@@ -141,6 +145,7 @@ RULES = {
         panel_vectors=2**6,
         elements=2**17,
         terms_elements=2**20,
+        wide_terms_elements=3 * 2**20,
         terms_columns=32,
         biased=range(32, 2**9 + 1),
         one_kernel=ONE_KERNEL,
@@ -168,10 +173,11 @@ RULES = {
             ("log_softmax_tangent", 4): 4096,
             ("log_softmax_cotangent", 2): 2048,
             ("log_softmax_cotangent", 4): 4096,
-            # By its kernel alone (benchmarks/results/h200-bias.json).
-            ("biased_softmax", 2): 64,
+            # By its kernel alone (benchmarks/results/h200-bias.json). In 16 bits XLA's takes 40 us
+            # of 961,834 rows of 32, ours 31 (h200-survey-31.json).
+            ("biased_softmax", 2): 31,
             ("biased_softmax", 4): 64,
-            ("biased_log_softmax", 2): 64,
+            ("biased_log_softmax", 2): 31,
             ("biased_log_softmax", 4): 64,
             # By its kernel alone (benchmarks/results/h200-columns-float64.json).
             ("softmax", 8): 16,
@@ -273,8 +279,10 @@ def choose(
     if family == "terms":
         if columns < rule.terms_columns:
             return Choice("xla", f"masked rows of fewer than {rule.terms_columns}")
-        if columns <= rule.one_kernel and elements <= rule.terms_elements:
-            return Choice("xla", f"at most {rule.terms_elements} elements, which XLA fuses")
+        wide = dtype.itemsize == output_dtype.itemsize == 4
+        most = rule.wide_terms_elements if wide else rule.terms_elements
+        if columns <= rule.one_kernel and elements <= most:
+            return Choice("xla", f"at most {most} elements, which XLA fuses")
     width = max(dtype.itemsize, output_dtype.itemsize)
     most = rule.columns.get((op, width), 0)
     if not most:

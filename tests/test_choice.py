@@ -177,11 +177,11 @@ OTHER_OPS = [  # op, shape, axis, expected
     ("masked_softmax", (MANY, 31), 1, "xla"),
     ("masked_softmax", (MANY, 32), 1, "cuda"),
     ("masked_log_softmax", (1024, 1024), 1, "xla"),
-    ("masked_log_softmax", (1025, 1024), 1, "cuda"),
+    ("masked_log_softmax", (3073, 1024), 1, "cuda"),
     ("masked_log_softmax", (200, 5000), 1, "cuda"),
     ("masked_softmax", (12, 20_000), 1, "xla"),
     ("masked_softmax", (13, 20_000), 1, "cuda"),
-    ("biased_softmax", (MANY, 64), 1, "xla"),
+    ("biased_softmax", (MANY, 31), 1, "xla"),
     ("biased_log_softmax", (MANY, 129), 1, "cuda"),
     ("biased_softmax", (MANY, 66), 1, "cuda"),
     ("biased_softmax", (12, 20_000), 1, "xla"),
@@ -201,6 +201,21 @@ def test_the_rule_of_other_ops(op, shape, axis, expected):
         assert _choice.choose(*problem, "cuda").implementation == expected
         assert _choice.choose(*problem, "cuda", batch_invariant=True).implementation == "cuda"
         assert _choice.choose(*problem, "cpu").implementation == "cpu"
+
+
+@pytest.mark.parametrize("op", ["masked_softmax", "biased_log_softmax"])
+def test_the_rule_of_terms_in_16_and_32_bits(op):
+    def chosen(shape, dtype, output_dtype=None):
+        dtypes = [jnp.dtype(dtype), jnp.dtype(output_dtype or dtype)]
+        return _choice.choose(op, shape, 1, *dtypes, "cuda").implementation
+
+    for shape in ((1025, 1024), (3072, 1024)):
+        assert chosen(shape, "float32") == "xla"
+        assert chosen(shape, "float16") == chosen(shape, "float64") == "cuda"
+        assert chosen(shape, "float32", "float16") == "cuda"
+    narrow = "xla" if op.startswith("biased") else "cuda"
+    assert chosen((MANY, 64), "float32") == narrow
+    assert chosen((MANY, 64), "float16") == chosen((MANY, 32), "bfloat16") == "cuda"
 
 
 def test_every_choice_says_why():
