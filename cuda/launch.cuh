@@ -77,8 +77,8 @@ cudaError_t LaunchKernel(void (*kernel)(Args...), const Plan& plan, cudaStream_t
 
 // The counts of a lane's elements that "tile" is compiled for, and the kernel for `lanes` of them.
 // With lanes that the plan passes on, 378 kernels fewer, softmax of 21 to 300 bf16 columns takes
-// 1.06 to 1.19 times as long, with terms 1.2 to 1.6; of interleaved rows alone, 171 kernels, still
-// 1.03 to 1.1 (benchmarks/results/h200-tile-lanes.json).
+// 1.06 to 1.19 times as long, with terms up to 320 1.2 to 1.6; with those of interleaved rows
+// alone, 171 kernels fewer, these up to 1.14 (benchmarks/results/h200-tile-lanes.json).
 template <typename Op, typename Load, typename Store, bool kInterleaved, typename Launch>
 cudaError_t LaunchTile(const Plan& plan, Launch launch) {
   return WithConstant<1, 2, 4, 8, 16, kWarpLanes>(plan.lanes_per_row, [&](auto lanes) {

@@ -160,7 +160,8 @@ struct Plan {
   int64_t rows_per_block = 0;  // at a time; in a cluster, the blocks' together
   int rows_apart = 1;          // of those that a warp takes side by side (tile)
   int vector = 1;              // elements per access
-  int count_per_lane = 0;      // vectors of a row that a thread keeps in registers; tile: elements
+  int count_per_lane = 0;      // vectors of a row that a thread keeps in registers; tile: elements;
+                               // strided: columns
   int scratch_bytes = 0;       // of the shared memory, for reductions (panel, stream)
   int shared_bytes = 0;        // dynamic shared memory per block
   int shared_limit = 0;        // the most that the device allows it
@@ -557,7 +558,7 @@ inline constexpr int kStridedMostLanes = 16;
 inline constexpr int kStridedResident = 2;
 inline constexpr int kStridedFewestAcross = 4, kStridedMostAcross = 16;
 // The fewest and the most columns of which a thread holds all: softmax of [8000, 2, 1024] and
-// [3000, 3, 5000] in bf16 takes 19 and 44 us, in float32 33 and 87, log-softmax 23, 53, 39 and 95,
+// [3000, 3, 5000] in bf16 takes 19 and 44 us, in float32 33 and 87, log-softmax 23, 53, 39 and 94,
 // by "tile" 69, 123, 95 and 237 (benchmarks/results/h200-few-columns.json). Eight spill.
 inline constexpr int kStridedFewestHeld = 2, kStridedMostHeld = 4;
 // Of rows that are neighbours, where the operands are not aligned; with more, blocks share one.
@@ -1367,10 +1368,10 @@ constexpr std::array<Strategy, 6> Preferred(const Problem& p, const Device& devi
   }
   if (TakesTerms(p.op) && p.rows.inner != 1) return {kStrided};
   if (p.rows.inner != 1) {
+    if (HoldsColumns(p)) return {kStrided};
     // Most of a panel's threads would have nothing to do: of 2,048 columns and 8 bf16 neighbours it
     // ran at 0.18 of the copy limit, "strided" at 0.48 (H200, 2026-11); of 1,280 and 8 in float32
     // the derivatives at 0.55, and at 0.58 and 0.67 (benchmarks/results/h200-panel-few.json).
-    if (HoldsColumns(p)) return {kStrided};
     const int64_t fewest = p.inputs == 1 ? 2 : kPanelFewestLanes;
     const Strategy last = SplitsAcross(p) ? kSplit : kStrided;
     if (p.rows.columns > kTileInterleavedColumns && p.rows.inner % VectorOf(p) == 0 &&

@@ -63,11 +63,11 @@ class Rule(NamedTuple):
     panel_vectors: int
 
     elements: int  # up to which a launch is all that an op costs
-    # The same with masks or other terms, of rows that are one kernel to XLA, and of 32 bits: the
-    # kernels took 1.14 times as long in geometric mean of twelve problems of one to three million
-    # elements (the surveys).
+    # The same with masks or other terms, of rows that are one kernel to XLA, and with masks, of 32
+    # bits: of twelve problems of one to three million elements the kernels took 1.14 times as long
+    # as jax.nn in geometric mean, three times less (the surveys).
     terms_elements: int
-    wide_terms_elements: int
+    wide_masks_elements: int
     terms_columns: int  # fewer are read one by one
     # Columns along another axis, where XLA's one kernel makes float32 logits with their bias and
     # ours take it from there: 0.6 to 1.0 of the time of XLA's code for all of it, with fewer or
@@ -145,7 +145,7 @@ RULES = {
         panel_vectors=2**6,
         elements=2**17,
         terms_elements=2**20,
-        wide_terms_elements=3 * 2**20,
+        wide_masks_elements=3 * 2**20,
         terms_columns=32,
         biased=range(32, 2**9 + 1),
         one_kernel=ONE_KERNEL,
@@ -173,11 +173,10 @@ RULES = {
             ("log_softmax_tangent", 4): 4096,
             ("log_softmax_cotangent", 2): 2048,
             ("log_softmax_cotangent", 4): 4096,
-            # By its kernel alone (benchmarks/results/h200-bias.json). In 16 bits XLA's takes 40 us
-            # of 961,834 rows of 32, ours 31 (h200-survey-31.json).
-            ("biased_softmax", 2): 31,
+            # By its kernel alone (benchmarks/results/h200-bias.json). In 16 bits the first that are
+            # not fewer than terms_columns are ours: of 961,834 rows of 32, XLA's code takes 40 us
+            # and ours 31 (h200-survey-31.json).
             ("biased_softmax", 4): 64,
-            ("biased_log_softmax", 2): 31,
             ("biased_log_softmax", 4): 64,
             # By its kernel alone (benchmarks/results/h200-columns-float64.json).
             ("softmax", 8): 16,
@@ -279,8 +278,8 @@ def choose(
     if family == "terms":
         if columns < rule.terms_columns:
             return Choice("xla", f"masked rows of fewer than {rule.terms_columns}")
-        wide = dtype.itemsize == output_dtype.itemsize == 4
-        most = rule.wide_terms_elements if wide else rule.terms_elements
+        wide = dtype.itemsize == output_dtype.itemsize == 4 and not op.startswith("biased_")
+        most = rule.wide_masks_elements if wide else rule.terms_elements
         if columns <= rule.one_kernel and elements <= most:
             return Choice("xla", f"at most {most} elements, which XLA fuses")
     width = max(dtype.itemsize, output_dtype.itemsize)

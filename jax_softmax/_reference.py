@@ -93,17 +93,17 @@ def _are_narrow(*dtypes: Any) -> bool:
 
 
 @_in_compute_dtype
-def logsumexp(x: jax.Array, *, axis: int) -> jax.Array:
+def logsumexp(x: jax.Array, *, axis: int, one_by_one: bool = False) -> jax.Array:
     """Written so that XLA:GPU makes as few kernels of it as it can, one for a few columns.
 
-    These are no reductions, which would be kernels of their own: 125,595 rows of 4 columns take 1.7
-    us in place of 4.2, [8000, 2, 1024] in float32 25 in place of 56. What is not finite is clipped:
-    where it is chosen, [192, 4096, 5] in float16 takes 21 us, not 9, other shapes as long (H200,
-    2026-11: benchmarks/results/h200-few-columns.json).
+    With `one_by_one`, for an axis that no devices share, these are no reductions, which would be
+    kernels of their own: 125,595 rows of 4 columns take 1.7 us in place of 4.2, [8000, 2, 1024] in
+    float32 25 in place of 56. What is subtracted is clipped: where 0 is chosen for what is not
+    finite, [192, 4096, 5] in float16 takes 21 us, not 9, and other shapes 0.98 to 1.03 times as
+    long (H200, 2026-11: benchmarks/results/h200-few-columns.json).
     """
     columns, largest = x.shape[axis], jnp.finfo(x.dtype).max
-    is_few = isinstance(columns, int) and 0 < columns <= FEW_COLUMNS
-    if is_few and not is_sharded(jax.typeof(x), axis):
+    if one_by_one and isinstance(columns, int) and 0 < columns <= FEW_COLUMNS:
         each = [jax.lax.index_in_dim(x, i, axis) for i in range(columns)]
         # Where it is infinite, the sum is, or is 0.
         shift = jnp.clip(functools.reduce(jnp.maximum, each), -largest, largest)

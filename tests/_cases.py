@@ -93,6 +93,7 @@ def problems(
     few = [((7, LARGE[backend]), 1)]
     many = [((5003, 17), 1), ((1009, 640), 1), ((1009, 9, 3), 1)]
     many += [((3, 2050, 8), 1), ((2, 5003, 40), 1), ((2, 3001, 33), 1), ((17, 6, 2064), 1)]
+    many += [((1009, 3, 40), 1)]
     if implementation == "cuda:panel":
         many += [((2, n, i), 1) for n, i in SHARED]
     if implementation == "cuda:split":

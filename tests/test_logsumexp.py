@@ -63,12 +63,14 @@ def test_matches_wider_arithmetic(dtype):
 
 @pytest.mark.parametrize("columns", [1, 2, 3, 4, 5, 64])
 @pytest.mark.parametrize("axis", [0, 1, 2])
-def test_plain_jax_keeps_what_is_not_finite(columns, axis):
+@pytest.mark.parametrize("one_by_one", [False, True])
+def test_plain_jax_keeps_what_is_not_finite(columns, axis, one_by_one):
     special = np.array([-np.inf, np.inf, np.nan, 3e38, -3e38, 0, 1], np.float32)
     x = special[np.random.default_rng(columns).integers(0, 7, (50, 40, columns))]
     x[0] = -np.inf
     x = np.moveaxis(x, -1, axis)
-    got = jax.jit(functools.partial(_reference.logsumexp, axis=axis, dtype=x.dtype))(x)
+    f = functools.partial(_reference.logsumexp, axis=axis, dtype=x.dtype, one_by_one=one_by_one)
+    got = jax.jit(f)(x)
     np.testing.assert_allclose(got, jax.nn.logsumexp(x, axis), rtol=1e-6)
 
 

@@ -392,6 +392,18 @@ def test_reductions_over_a_sharded_axis_exchange_rows_alone(name, axis_type, spe
     np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
 
 
+@each_axis_type
+def test_few_columns_of_a_sharded_axis_are_reduced_all_the_same(axis_type, make_mesh):
+    mesh = make_mesh(axis_type)
+    f = functools.partial(jax_softmax.logsumexp, axis=1)
+    few = randn()[:, :4]
+    with jax.set_mesh(mesh):
+        x = jax.device_put(few, NamedSharding(mesh, P(None, "a")))
+        assert operations(compiled(f, x)) & COLLECTIVES == {"all-reduce"}
+        got = jax.jit(f)(x)
+    np.testing.assert_allclose(got, jax.nn.logsumexp(few, 1), rtol=1e-5)
+
+
 @each_reducing
 @pytest.mark.parametrize("check_vma", [True, False])
 def test_reductions_under_shard_map(name, check_vma, make_mesh):
