@@ -307,11 +307,10 @@ def _why_not_interleaved(
         return "masks and other terms are fused along the last axis alone"
     converts = family == "softmax" and dtype != output_dtype
     unrolled = rule.interleaved.get("conversion" if converts else family, 0)
-    neighbours_bytes = math.prod(shape[axis + 1 :]) * dtype.itemsize
-    held = (
-        family == "softmax" and not converts and dtype.itemsize < 8 and neighbours_bytes % 16 == 0
-    )
-    if shape[axis] <= unrolled and not (held and shape[axis] > 1):
+    whole = math.prod(shape[axis + 1 :]) * dtype.itemsize % 16 == 0
+    if family == "softmax" and not converts and whole and dtype.itemsize < 8:
+        unrolled = 1  # two to four are held by a thread of the kernels
+    if shape[axis] <= unrolled:
         return f"at most {unrolled} columns along another axis, which XLA unrolls"
     derivative = family == "softmax" and op not in FORWARD
     narrow = shape[axis] <= rule.narrow_columns and math.prod(shape) <= rule.narrow_elements
