@@ -4,10 +4,11 @@
 
 Masks and biases on the scores of attention, forward and as a pull-back with its forward pass, and,
 by every strategy for such rows, of lengths that are no whole vectors or leave lanes idle; masks on
-the logits of a vocabulary; cross-entropies, value and gradient; logsumexp; absmax scaling and
-quantisation. Speed is the traffic that there must be (operands of the rows and masks, which the
-cache holds, count nothing; neither does what a causal mask hides) over time, as a fraction of a
-copy in the same run. Exits with 1 if a case failed.
+the logits of a vocabulary; cross-entropies, value and gradient; logsumexp; the same of 16 bits that
+are brought to float32 before and maybe back afterwards; absmax scaling and quantisation. Speed is
+the traffic that there must be (operands of the rows and masks, which the cache holds, count
+nothing; neither does what a causal mask hides) over time, as a fraction of a copy in the same run.
+Exits with 1 if a case failed.
 """
 
 import functools
@@ -25,7 +26,7 @@ from timing import time_calls
 
 import jax_softmax
 
-GROUPS = ("attention", "odd", "vocabulary", "losses", "absmax")
+GROUPS = ("attention", "odd", "vocabulary", "losses", "mixed", "absmax")
 
 
 Function = Callable[..., Any]
@@ -190,6 +191,11 @@ def by_optax(logits: jax.Array, labels: jax.Array) -> jax.Array:
     return optax.softmax_cross_entropy_with_integer_labels(logits.astype(jnp.float32), labels)
 
 
+def cross_entropy_of_float32(logits: jax.Array, labels: jax.Array) -> jax.Array:
+    wide = logits.astype(jnp.float32)
+    return jax_softmax.softmax_cross_entropy_with_integer_labels(wide, labels)
+
+
 def by_log_softmax(logits: jax.Array, labels: jax.Array, axis: int = -1) -> jax.Array:
     y = jax.nn.log_softmax(logits.astype(jnp.float32), axis)
     return -jnp.take_along_axis(y, jnp.expand_dims(labels, axis), axis).squeeze(axis)
@@ -216,6 +222,56 @@ def losses(dtype: str, sizes: Sizes) -> Iterator[Fused]:
             "jax_nn": functools.partial(jax.nn.logsumexp, axis=-1),
         }
         yield Fused("logsumexp", dtype, 1, functions, (x,))
+
+
+def mixed(dtype: str, sizes: Sizes) -> Iterator[Fused]:
+    """In mixed precision: softmax of float32, made of 16 bits, which its result becomes again.
+
+    "kernels" are ours wherever there are any; results of a logarithm stay float32.
+    """
+    if jnp.dtype(dtype).itemsize != 2:
+        return
+    kernels = functools.partial(jax_softmax.softmax, batch_invariant=True)
+    log_kernels = functools.partial(jax_softmax.log_softmax, batch_invariant=True)
+    softmax = {"jax_softmax": jax_softmax.softmax, "kernels": kernels, "jax_nn": jax.nn.softmax}
+    logs = {
+        "jax_softmax": jax_softmax.log_softmax,
+        "kernels": log_kernels,
+        "jax_nn": jax.nn.log_softmax,
+    }
+    for shape in dict.fromkeys((*sizes.rows, *sizes.logits, sizes.scores)):
+        x = random_normal(math.prod(shape), dtype).reshape(shape)
+        mask = jnp.arange(shape[-1]) % 5 != 0
+        for name, functions, result in (
+            ("softmax", softmax, dtype),
+            ("softmax where", softmax, dtype),
+            ("softmax where, in float32", softmax, "float32"),
+            ("log_softmax", logs, "float32"),
+        ):
+            where = mask if "where" in name else None
+
+            def cast(f: Function, x: jax.Array, result=result, where=where) -> jax.Array:
+                return f(x.astype(jnp.float32), where=where).astype(result)
+
+            forward = {k: functools.partial(cast, f) for k, f in functions.items()}
+            both = {k: functools.partial(pull_back, f) for k, f in forward.items()}
+            out = jnp.dtype(result).itemsize // 2
+            yield Fused(f"mixed: {name}", dtype, 1 + out, forward, (x,))
+            g = x.astype(result)
+            yield Fused(f"mixed: {name}, pull-back", dtype, 2 + 3 * out, both, (x, g))
+    for shape in sizes.logits:
+        x = 3 * random_normal(math.prod(shape), dtype).reshape(shape)
+        labels = jnp.arange(shape[0], dtype=jnp.int32) * 7919 % shape[1]
+        losses = {
+            "jax_softmax": cross_entropy_of_float32,
+            "of 16 bits": jax_softmax.softmax_cross_entropy_with_integer_labels,
+            "optax": by_optax,
+        }
+        both = {
+            k: jax.value_and_grad(lambda x, labels, f=f: f(x, labels).mean())
+            for k, f in losses.items()
+        }
+        yield Fused("mixed: cross-entropy, value and gradient", dtype, 3, both, (x, labels))
 
 
 def by_xla(x: jax.Array, axis: int = -1) -> tuple[jax.Array, jax.Array]:
@@ -295,6 +351,7 @@ def main() -> int:
         "odd": odd,
         "vocabulary": vocabulary,
         "losses": losses,
+        "mixed": mixed,
         "absmax": absmax,
     }
 

@@ -26,7 +26,8 @@ class Graph(NamedTuple):
     consumer: str
 
 
-# Each neighbour alone, then pairs that models have: temperature and entropy, attention, gating.
+# Each neighbour alone, then pairs that models have: temperature and entropy, attention, gating;
+# then mixed precision.
 GRAPHS = (
     Graph("none", "none"),
     Graph("scale", "none"),
@@ -39,17 +40,25 @@ GRAPHS = (
     Graph("scale", "reduction"),
     Graph("matmul", "matmul"),
     Graph("bias", "elementwise"),
+    Graph("cast", "none"),
+    Graph("cast", "cast"),
 )
+
+
+def _cast(x: jax.Array) -> jax.Array:
+    return x.astype(jnp.float32 if x.dtype.itemsize == 2 else jnp.bfloat16)
+
 
 PRODUCERS: dict[str, Callable[[jax.Array, Operands], jax.Array]] = {
     "none": lambda x, _: x,
+    "cast": lambda x, _: _cast(x),
     "scale": lambda x, _: x * 0.125,
     "bias": lambda x, to: x + to["bias"],
     "matmul": lambda x, to: x @ to["keys"],
 }
 CONSUMERS: dict[str, Callable[[jax.Array, Operands, int], jax.Array]] = {
     "none": lambda y, _, axis: y,
-    "cast": lambda y, _, axis: y.astype(jnp.float32 if y.dtype.itemsize == 2 else jnp.bfloat16),
+    "cast": lambda y, _, axis: _cast(y),
     "elementwise": lambda y, to, axis: y * to["weights"],
     "reduction": lambda y, _, axis: jnp.sum(jnp.square(y), axis),
     "matmul": lambda y, to, axis: y @ to["values"],

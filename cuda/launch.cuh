@@ -180,6 +180,7 @@ cudaError_t Run(const Call& call, cudaStream_t stream, int* resident) {
   constexpr bool kMasked = kTerms && kKind != TermsKind::kBiasAlone;
   using Store = std::conditional_t<kMasked, MaskedStore<Op, Out>, DirectStore<Op, Out>>;
   constexpr int kFullVector = kVectorBytes / sizeof(In);
+  constexpr bool kUnconverted32 = sizeof(In) <= 4 && std::is_same_v<In, Out>;
   const Plan& plan = call.plan;
   const Rows& rows = call.problem.rows;
   Op op{};
@@ -229,7 +230,7 @@ cudaError_t Run(const Call& call, cudaStream_t stream, int* resident) {
       } else {
         if constexpr (!kTerms) {
           if (plan.count_per_lane > 0) {
-            if constexpr (kPerRow<Op> || sizeof(In) > 4 || !std::is_same_v<In, Out>) {
+            if constexpr (kPerRow<Op> || !kUnconverted32) {
               return cudaErrorInvalidValue;
             } else {
               return WithConstant<2, 3, 4>(plan.count_per_lane, [&](auto columns) {
@@ -247,7 +248,7 @@ cudaError_t Run(const Call& call, cudaStream_t stream, int* resident) {
       const auto launch_tile = [&](auto kernel) {
         return launch(kernel, static_cast<int>(plan.rows_per_block / rows.inner), plan.rows_apart);
       };
-      if constexpr (kFewTerms || sizeof(In) > 4 || !std::is_same_v<In, Out>) {
+      if constexpr (kFewTerms || !kUnconverted32) {
         return cudaErrorInvalidValue;
       } else if (rows.inner == 1) {
         return LaunchTile<Op, Load, Store, false>(plan, launch_tile);
@@ -275,7 +276,7 @@ cudaError_t Run(const Call& call, cudaStream_t stream, int* resident) {
     }
     case Strategy::kSplit:
       if (rows.inner > 1) {
-        if constexpr (kTerms || sizeof(In) > 4 || !std::is_same_v<In, Out>) {
+        if constexpr (kTerms || !kUnconverted32) {
           return cudaErrorInvalidValue;
         } else {
           const auto period = static_cast<int>(SplitPeriod(rows, kFullVector));

@@ -60,6 +60,8 @@ struct Problem {
   bool bias_alone = false;      // Terms::AreBiasAlone, and nothing is converted
 
   constexpr TypePair Types() const { return {dtype, out_dtype}; }
+  // Elements of at most 32 bits, and results of their type: all that some kernels are built for.
+  constexpr bool IsUnconverted32() const { return dtype == out_dtype && dtype != DataType::kF64; }
   constexpr int64_t Results() const { return IsPerRow(op) ? rows.Count() : rows.Elements(); }
   // Every operand once.
   constexpr int64_t BytesMoved() const {
@@ -771,7 +773,7 @@ constexpr int TileElements(const Problem& p) {
 constexpr Plan TilePlan(const Problem& p, const Device& device, Plan plan) {
   const bool interleaved = p.rows.inner > 1;
   const int64_t columns = std::max<int64_t>(p.rows.columns, 1);
-  if (p.dtype == DataType::kF64 || p.dtype != p.out_dtype) {
+  if (!p.IsUnconverted32()) {
     return Refuse(plan, "it takes elements of at most 32 bits, and gives the same");
   }
   if (interleaved && TakesTerms(p.op)) {
@@ -1050,7 +1052,7 @@ constexpr const char* WhyNotSplitAcross(const Problem& p) {
   if (p.rows.inner % vector != 0 && SplitPeriod(p.rows, vector) > kSplitThreads) {
     return "vectors and rows meet in too many ways";
   }
-  if (p.dtype == DataType::kF64 || p.dtype != p.out_dtype) {
+  if (!p.IsUnconverted32()) {
     return "of 64 bits, and converted, it takes rows along the last axis alone";
   }
   return p.rows.inner > kMaxGrid / kVectorBytes ? "there are too many neighbours" : nullptr;
@@ -1238,9 +1240,7 @@ constexpr Plan PanelPlan(const Problem& p, const Device& device, Plan plan) {
 
 // Whether a thread of "strided" holds its rows, vectors of neighbours.
 constexpr bool HoldsColumns(const Problem& p) {
-  if (TakesTerms(p.op) || IsPerRow(p.op) || p.dtype != p.out_dtype || SizeOf(p.dtype) > 4) {
-    return false;
-  }
+  if (TakesTerms(p.op) || IsPerRow(p.op) || !p.IsUnconverted32()) return false;
   const bool few = p.rows.columns >= kStridedFewestHeld && p.rows.columns <= kStridedMostHeld;
   return few && HasFullVectors(p) && p.rows.inner % VectorOf(p) == 0;
 }
@@ -1319,7 +1319,7 @@ constexpr Plan Forced(const Problem& p, const Device& device, Strategy strategy,
 // same.
 constexpr bool PrefersTile(const Problem& p) {
   const int64_t columns = p.rows.columns, longest = int64_t{kWarpLanes} * TileElements(p);
-  if (p.dtype == DataType::kF64 || p.dtype != p.out_dtype || columns > longest) return false;
+  if (!p.IsUnconverted32() || columns > longest) return false;
   const bool is_short = columns <= kRegistersColumns;
   if (is_short && IsMasked(p)) return true;
   if (TakesTerms(p.op) && !is_short) return IsMasked(p);

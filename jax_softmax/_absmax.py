@@ -100,14 +100,14 @@ def absmax_quantize(
     )
 
 
-@partial(jax.jit, static_argnames=("axis", "keepdims"), inline=True)
+@partial(jax.jit, static_argnames=("axis", "keepdims"), inline=_canonicalize.EARLY)
 def _absmax_scale(x: ArrayLike, *, axis: Axis, keepdims: bool) -> tuple[jax.Array, jax.Array]:
     x, axes = _canonicalize.real_rows(x, axis, "absmax_scale")
     y, absmax = (_scaled_rows if axes == (x.ndim - 1,) else _scaled)(x, axes)
     return y, absmax if keepdims else jnp.squeeze(absmax, axes)
 
 
-@partial(jax.jit, static_argnames=("dtype", "axis", "keepdims"), inline=True)
+@partial(jax.jit, static_argnames=("dtype", "axis", "keepdims"), inline=_canonicalize.EARLY)
 def _absmax_quantize(
     x: ArrayLike, *, dtype: Any, axis: Axis, keepdims: bool
 ) -> tuple[jax.Array, jax.Array]:

@@ -14,6 +14,10 @@ from . import _native
 
 Axis = int | Sequence[int] | None
 
+# How `jit` is to inline public functions: as the caller is traced, so that a primitive's lowering
+# sees what made its operands. From jax 0.11 on, True means later.
+EARLY: Any = jax.Inline.JAX_EARLY if hasattr(jax, "Inline") else True
+
 
 def hashable(axis: Axis) -> Axis:
     """`axis` for `jit`, whose static arguments are hashable: lists as tuples, scalars as ints."""

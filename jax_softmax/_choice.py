@@ -242,10 +242,12 @@ def choose(
     platform: str,
     *,
     batch_invariant: bool | None = None,
+    widened: bool = False,
 ) -> Choice:
     """What runs `op`, a primitive's name, on a platform that has kernels for these dtypes.
 
-    `shape` is that of the whole operand, however an automatic mesh shards it.
+    `shape` is that of the whole operand, however an automatic mesh shards it; `widened` says that
+    float32 was made of 16 bits, of a derivative's tangent.
     """
     rule = RULES.get(platform)
     if is_short(op, shape[axis], platform):
@@ -259,6 +261,10 @@ def choose(
     family, columns, elements = FAMILY.get(op, ""), shape[axis], math.prod(shape)
     last = math.prod(shape[axis + 1 :]) == 1
     are_few = 0 < elements <= rule.split.get(op, 0) * columns
+    derivative = family == "softmax" and op not in FORWARD
+    masked = family == "terms" and last and columns <= rule.one_kernel
+    if widened and (derivative or masked):
+        return Choice("xla", "float32 made of 16 bits: XLA fuses that, and maybe the way back")
     splits = are_few or batch_invariant is False
     if splits and last and family != "terms" and columns >= rule.long:
         why = f"rows of {rule.long} or more, of which few may be split"

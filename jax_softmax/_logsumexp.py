@@ -55,7 +55,7 @@ def logsumexp(
     )
 
 
-@partial(jax.jit, static_argnames=("axis", "keepdims", "dtype"), inline=True)
+@partial(jax.jit, static_argnames=("axis", "keepdims", "dtype"), inline=_canonicalize.EARLY)
 def _logsumexp(
     x: ArrayLike, where: ArrayLike | None, *, axis: Axis, keepdims: bool, dtype: Any
 ) -> Array:

@@ -173,7 +173,7 @@ class _Static(NamedTuple):
     lse_is_used: bool
 
 
-@partial(jax.jit, static_argnums=(3, 4, 5), inline=True)
+@partial(jax.jit, static_argnums=(3, 4, 5), inline=_canonicalize.EARLY)
 def _with_integer_labels(
     logits: ArrayLike,
     labels: ArrayLike,
@@ -190,7 +190,7 @@ def _with_integer_labels(
     return _aligned(_Static(row_axis, *options, lse_is_used), rows, labels, where)
 
 
-@partial(jax.jit, static_argnums=(3, 4, 5), inline=True)
+@partial(jax.jit, static_argnums=(3, 4, 5), inline=_canonicalize.EARLY)
 def _with_probabilities(
     logits: ArrayLike,
     labels: ArrayLike,

@@ -14,9 +14,15 @@ from . import _choice, _native
 from ._reference import ONE_KERNEL, is_sharded
 
 Reference = Callable[..., jax.Array]
+Rule = Callable[..., Any]
 
 # Derivatives whose third operand, which may be left out, is for XLA's code alone.
 OF_OPERAND = ("log_softmax_tangent", "log_softmax_cotangent")
+# Those of a result and a tangent or cotangent.
+DERIVATIVES = ("softmax_tangent", *OF_OPERAND)
+
+# What float32 holds every digit of, and kernels convert from.
+NARROW = (jnp.dtype("bfloat16"), jnp.dtype("float16"))
 
 # What handlers want to be told beside the request, and what it is unless a primitive says so.
 ATTRIBUTES = {"softmax_tangent": {"scale": 1.0, "zeros_are_masked": False}}
@@ -27,23 +33,94 @@ def register(primitive: Primitive, reference: Reference, *, per_row: bool = Fals
 
     With `per_row` its result is one value for each row: it lacks `axis`.
     """
-    default = partial(_lower_reference, reference=reference)
-    mlir.register_lowering(primitive, default)
-    call_p = call_primitive(primitive.name, per_row)
+    rule = partial(
+        _lower,
+        op=primitive.name,
+        per_row=per_row,
+        call_p=call_primitive(primitive.name, per_row),
+        reference=reference,
+    )
+    at = 1 if primitive.name in DERIVATIVES else 0
+    register_seeing(primitive, partial(_lower_reference, reference=reference), rule, at=at)
+
+
+def register_seeing(primitive: Primitive, default: Rule, rule: Rule, *, at: int = 0) -> None:
+    """Makes `rule`, which is told `here`, the lowering where there is a handler, else `default`.
+
+    The rule is also told `widened`: whether a last operand is what the float32 operand `at` was
+    made of, 16 bits. `softmax(x.astype(jnp.float32))` is what kernels compute as they load and
+    store; a call would have the float32 copy written and read again. Lowerings are cached as
+    functions of their operands, which see nothing of what made these, and those that are not cannot
+    be for several platforms (jax 0.10 to 0.12): so there is a primitive within the primitive.
+    """
+    seeing = Primitive(f"{primitive.name}_seeing")
+    seeing.multiple_results = primitive.multiple_results
+
+    def abstract_eval(*avals: Any, widened: bool, **params: Any) -> Any:
+        return primitive.abstract_eval(*avals[: -1 if widened else None], **params)
+
+    def lower(ctx: Any, *operands: Any, **params: Any) -> Any:
+        source = _before_widening(ctx, operands[at], at) if may_convert(**params) else None
+        if source is not None:
+            ctx = ctx.replace(avals_in=[*ctx.avals_in, source[0]])
+            operands = (*operands, source[1])
+        bind = partial(seeing.bind, widened=source is not None, **params)
+        return mlir.lower_fun(bind, multiple_results=seeing.multiple_results)(ctx, *operands)
+
+    def lower_default(ctx: Any, *operands: Any, widened: bool, **params: Any) -> Any:
+        if widened:
+            ctx, operands = without_last(ctx, operands)
+        return default(ctx, *operands, **params)
+
+    seeing.def_effectful_abstract_eval(abstract_eval)
+    mlir.register_lowering(seeing, lower_default)
     for backend in _native.BACKENDS:
         if _native.has_handler(backend, primitive.name):
-            rule = partial(
-                _lower,
-                op=primitive.name,
-                per_row=per_row,
-                call_p=call_p,
-                reference=reference,
-                here=backend,
-            )
-            register_rule(primitive, backend, rule)
+            register_rule(seeing, backend, partial(rule, here=backend))
+    mlir.register_lowering(primitive, lower, cacheable=False)
 
 
-def register_rule(primitive: Primitive, backend: str, rule: Callable[..., Any]) -> None:
+def may_convert(*, strategy: str = "auto", names: Sequence[str] = (), **params: Any) -> bool:
+    """Whether kernels take 16 bits in place of float32: not where they are forced, nor a bias."""
+    del params
+    return strategy == "auto" and "bias" not in names
+
+
+def _before_widening(ctx: Any, operand: Any, at: int) -> tuple[Any, Any] | None:
+    """What the float32 operand was converted from, and its type, where it has all its digits."""
+    aval = ctx.avals_in[at]
+    made_by = operand.owner  # an operation, or a block, whose argument it is
+    # What its type says on an explicit mesh, and the rule knows of the source too.
+    if aval.sharding.mesh.are_all_axes_explicit and _name(made_by) == "sdy.sharding_constraint":
+        made_by = made_by.operands[0].owner
+    if aval.dtype != jnp.float32 or _name(made_by) != "stablehlo.convert":
+        return None
+    (source,) = made_by.operands
+    element = mlir.ir.RankedTensorType(source.type).element_type
+    dtypes = [dtype for dtype in NARROW if element == mlir.dtype_to_ir_type(dtype)]
+    return (aval.update(dtype=dtypes[0]), source) if dtypes else None
+
+
+def _name(operation: Any) -> str | None:
+    return getattr(operation, "name", None)
+
+
+def without_last(ctx: Any, operands: Sequence[Any]) -> tuple[Any, Sequence[Any]]:
+    """What a widened primitive was bound to: context and operands."""
+    return ctx.replace(avals_in=ctx.avals_in[:-1]), operands[:-1]
+
+
+def narrowed(
+    ctx: Any, operands: Sequence[Any], here: str, dtype: Any, at: int = 0
+) -> tuple[Any, Sequence[Any]]:
+    """What its kernels load: the last operand in place of the float32, where they convert that."""
+    (*avals, source), (*values, value) = ctx.avals_in, operands
+    if _native.has_kernels(here, source.dtype, dtype):
+        avals[at], values[at] = source, value
+    return ctx.replace(avals_in=avals), values
+
+
+def register_rule(primitive: Primitive, backend: str, rule: Rule) -> None:
     """Makes `rule` the lowering for a platform, of each device's own rows where they are known."""
     rule = partial(_lower_rows, primitive=primitive, rule=rule)
     mlir.register_lowering(primitive, rule, platform=backend)
@@ -84,20 +161,27 @@ def register_map(primitive: Primitive, reference: Reference) -> None:
     Along the last axis alone.
     """
     default = mlir.lower_fun(reference, multiple_results=False)
-    mlir.register_lowering(primitive, default)
-    for backend in _native.BACKENDS:
-        if _native.has_handler(backend, primitive.name):
-            rule = partial(_lower_map, name=primitive.name, default=default, here=backend)
-            register_rule(primitive, backend, rule)
+    register_seeing(primitive, default, partial(_lower_map, name=primitive.name, default=default))
 
 
 def _lower_map(
-    ctx: Any, *operands: Any, name: str, default: Any, here: str, axis: int, dtype: Any
+    ctx: Any,
+    *operands: Any,
+    name: str,
+    default: Rule,
+    here: str,
+    widened: bool,
+    axis: int,
+    dtype: Any,
 ) -> Any:
+    if widened:
+        ctx, operands = without_last(ctx, operands)
     x = ctx.avals_in[0]
     params = {"axis": axis, "dtype": dtype}
     if (
-        one_device(ctx)
+        # XLA:GPU fuses the conversion with this, and maybe one of the result.
+        not (widened and here == "cuda")
+        and one_device(ctx)
         and axis == x.ndim - 1
         and dtype == x.dtype
         and fastest(name, [x], here, None, strategy="auto", **params).implementation == here
@@ -134,10 +218,16 @@ def _lower(
     call_p: Primitive,
     reference: Reference,
     here: str,
+    widened: bool,
     backend: str | None,
     batch_invariant: bool | None,
     **params: Any,
 ) -> Any:
+    reads = 2 if op in DERIVATIVES else 1
+    loaded = ctx, operands
+    if widened:
+        loaded = narrowed(ctx, operands, here, params["dtype"], at=reads - 1)
+        ctx, operands = without_last(ctx, operands)
     if here == "cuda" and ctx.avals_in[0].shape[params["axis"]] == 0:
         backend = "xla"  # rows without columns may still have a value each
     if backend is None and (
@@ -147,13 +237,13 @@ def _lower(
     ):
         backend = "xla"  # exchanges one value for each row, where a call would gather the axis
     attributes = {name: params.pop(name, v) for name, v in ATTRIBUTES.get(op, {}).items()}
-    read = ctx.avals_in if op not in OF_OPERAND else ctx.avals_in[:2]
+    read = loaded[0].avals_in[:reads]
     from_result = op in OF_OPERAND and len(operands) == 2
     case = f"masked_{op}" if attributes.get("zeros_are_masked") or from_result else op
     if backend:
         choice = _choice.Choice(backend, "it was asked for")
     else:
-        choice = fastest(case, read, here, batch_invariant, **params)
+        choice = fastest(case, read, here, batch_invariant, widened=widened, **params)
         if batch_invariant is None and not choice.batch_invariant and not one_device(ctx):
             # Few rows: if the axis is sharded after all, to gather it costs more than they do.
             choice = choice._replace(implementation="xla")
@@ -167,7 +257,8 @@ def _lower(
     workspace = _workspace(op, read, **params) if here == "cuda" else 0
     params |= attributes
     call = partial(_call, call_p, axis_last=not in_place, workspace=workspace, **params)
-    return mlir.lower_fun(lambda *v: call(*v[: len(read)]), multiple_results=False)(ctx, *operands)
+    function = mlir.lower_fun(lambda *v: call(*v[:reads]), multiple_results=False)
+    return function(loaded[0], *loaded[1])
 
 
 def fastest(
@@ -179,13 +270,15 @@ def fastest(
     axis: int,
     dtype: Any,
     strategy: str,
+    widened: bool = False,
 ) -> _choice.Choice:
     """What `implementation=None` stands for."""
     assert strategy == "auto"
     if not all(_native.has_kernels(here, x.dtype, dtype) for x in operands):
         return _choice.Choice("xla", "there are no kernels for these dtypes")
     shape, wide = operands[0].shape, _widest(operands)
-    return _choice.choose(op, shape, axis, wide, dtype, here, batch_invariant=batch_invariant)
+    request = {"batch_invariant": batch_invariant, "widened": widened}
+    return _choice.choose(op, shape, axis, wide, dtype, here, **request)
 
 
 def may_be_fused(

@@ -88,7 +88,7 @@ def masked_softmax(
         *("log", "axis", "dtype", "factor", "softcap", "causal"),
         *("implementation", "batch_invariant"),
     ),
-    inline=True,
+    inline=_canonicalize.EARLY,
 )
 def _masked_softmax(
     x: jax.Array, operands: dict[str, jax.Array], *, axis: int, dtype: Any, **options: Any

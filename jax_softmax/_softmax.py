@@ -108,7 +108,7 @@ def _apply(
     jax.jit,
     static_argnums=(0, 1),
     static_argnames=("axis", "dtype", "implementation", "batch_invariant"),
-    inline=True,
+    inline=_canonicalize.EARLY,
 )
 def _apply_jit(
     primitive: Primitive,

@@ -250,12 +250,10 @@ def _primitive(name: str, *, log: bool) -> Primitive:
     batching.primitive_batchers[primitive] = partial(_batch, primitive)
     ad.primitive_jvps[primitive] = partial(_jvp, log)
     composed = partial(_composed, log=log)
-    mlir.register_lowering(primitive, mlir.lower_fun(composed, multiple_results=False))
+    default = mlir.lower_fun(composed, multiple_results=False)
     call_p = _lowering.call_primitive(name, per_row=False)
-    for backend in _native.BACKENDS:
-        if _native.has_handler(backend, name):
-            rule = partial(_lower, name=name, call_p=call_p, composed=composed, here=backend)
-            _lowering.register_rule(primitive, backend, rule)
+    rule = partial(_lower, name=name, call_p=call_p, composed=composed)
+    _lowering.register_seeing(primitive, default, rule)
     return primitive
 
 
@@ -266,17 +264,27 @@ def _lower(
     call_p: Primitive,
     composed: Any,
     here: str,
+    widened: bool,
     backend: str | None,
     **params: Any,
 ) -> Any:
     function = composed
+    loaded = ctx, operands
+    if widened:
+        loaded = _lowering.narrowed(ctx, operands, here, params["dtype"])
+        ctx, operands = _lowering.without_last(ctx, operands)
     request = {k: params[k] for k in ("batch_invariant", "axis", "dtype", "strategy")}
     case = name
     others = params["softcap"] or params["causal"] or set(params["names"]) - {"bias", "scale"}
     if "bias" in params["names"] and not others:
         case = name.replace("masked", "biased")
-    wanted = backend or _lowering.fastest(case, ctx.avals_in[:1], here, **request).implementation
-    if wanted == here and _has_kernel(ctx, name, here, causal=params["causal"], **request):
+    wanted = backend
+    if wanted is None:
+        read = loaded[0].avals_in[:1]
+        choice = _lowering.fastest(case, read, here, widened=widened, **request)
+        wanted = choice.implementation
+    if wanted == here and _has_kernel(loaded[0], name, here, causal=params["causal"], **request):
+        ctx, operands = loaded
         attributes = {k: params[k] for k in ("axis", "dtype", "factor", "softcap", "causal")}
         function = partial(
             _lowering.call_with_terms,

@@ -60,6 +60,9 @@ FUSED = (
     "sink",
     "another axis",
     "cross entropy",
+    "where in float32",
+    "log in float32",
+    "cross entropy in float32",
 )
 ABSMAX = (
     ("absmax_scale", "float32", (442_368, 128)),
@@ -150,6 +153,12 @@ def fused(mesh, name) -> dict:
 
     x, square = struct(SCORES), struct(SCORES[-2:], "bool")
     softmax = jax_softmax.masked_softmax
+    cross_entropy = functools.partial(
+        jax_softmax.softmax_cross_entropy_with_integer_labels,
+        label_smoothing=0.1,
+        z_loss=1e-4,
+        ignore_index=-1,
+    )
     f, operands = {
         "where": (lambda x, m: jax_softmax.softmax(x, where=m), (x, square)),
         "where log": (lambda x, m: jax_softmax.log_softmax(x, where=m), (x, square)),
@@ -159,10 +168,17 @@ def fused(mesh, name) -> dict:
         "scale and softcap": (lambda x: softmax(x, scale=0.125, softcap=30.0), (x,)),
         "sink": (lambda x, s: softmax(x, sink=s), (x, struct((16, 1)))),
         "another axis": (lambda x, m: softmax(x, m, axis=1), (x, square)),
-        "cross entropy": (
-            lambda x, labels: jax_softmax.softmax_cross_entropy_with_integer_labels(
-                x, labels, label_smoothing=0.1, z_loss=1e-4, ignore_index=-1
-            ),
+        "cross entropy": (cross_entropy, (struct(LOGITS), struct(LOGITS[:1], "int32"))),
+        "where in float32": (
+            lambda x, m: jax_softmax.softmax(x.astype("float32"), where=m),
+            (x, square),
+        ),
+        "log in float32": (
+            lambda x: jax_softmax.log_softmax(x.astype("float32")),
+            (struct(LOGITS),),
+        ),
+        "cross entropy in float32": (
+            lambda x, labels: cross_entropy(x.astype("float32"), labels),
             (struct(LOGITS), struct(LOGITS[:1], "int32")),
         ),
     }[name]

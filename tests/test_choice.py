@@ -218,6 +218,33 @@ def test_the_rule_of_terms_in_16_and_32_bits(op):
     assert chosen((MANY, 64), "float16") == chosen((MANY, 32), "bfloat16") == "cuda"
 
 
+@pytest.mark.parametrize("op", (*GRADIENT, "masked_softmax", "masked_log_softmax"))
+def test_what_was_16_bits_is_xlas_where_it_fuses_the_conversion(op):
+    def chosen(columns, output_dtype, **flags):
+        dtypes = [jnp.dtype(d) for d in (output_dtype, output_dtype)]
+        return _choice.choose(op, (MANY, columns), 1, *dtypes, "cuda", **flags).implementation
+
+    assert chosen(4096, "float32") == ("cuda" if op.startswith("masked") else "xla")
+    assert chosen(4096, "float32", widened=True) == "xla"
+    assert chosen(4096, "float32", widened=True, batch_invariant=True) == "cuda"
+    assert chosen(20_000, "float32") == "cuda"
+    assert chosen(20_000, "float32", widened=True) == ("cuda" if "masked" in op else "xla")
+
+
+@pytest.mark.usefixtures("cpu_has_the_rule")
+@pytest.mark.parametrize("name", FORWARD)
+def test_a_derivative_whose_cotangent_was_16_bits_is_xlas(name):
+    x = np.ones((8, 2**15 + 8), "float32")
+
+    def gradient(x, dtype):
+        f = getattr(jax_softmax, name)
+        return jax.vjp(lambda x: f(x, batch_invariant=False).astype(dtype), x)[1](x.astype(dtype))
+
+    for dtype, calls in (("float32", 1), ("bfloat16", 0)):
+        hlo = compiled(functools.partial(gradient, dtype=dtype), x)
+        assert count_calls(hlo, BACKWARD[name]) == calls
+
+
 def test_every_choice_says_why():
     problems = [
         (op, shape, axis, jnp.dtype(dtype), jnp.dtype(output_dtype))

@@ -3,6 +3,7 @@
 import concurrent.futures
 import functools
 import itertools
+import re
 
 import jax
 import jax.numpy as jnp
@@ -214,6 +215,66 @@ def test_a_conversion_costs_no_call_and_reverse_mode_no_pass(name, dtype, output
     assert "convert" not in operations(reverse)
     # The result and the tangent differ in dtype; the kernel takes one.
     assert "convert" in operations(forward)
+
+
+OPERAND = re.compile(r"custom_call @jax_softmax.*: \(tensor<8x128x(\w+)>")
+WITH_TERMS = {
+    "nothing": {},
+    "where": {"where": np.arange(128) % 3 != 0},
+    "causal": {"causal": True, "scale": 0.7},
+    "a bias": {"bias": np.ones(128, np.float32)},
+}
+
+
+@each_name
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("terms", WITH_TERMS)
+def test_kernels_read_the_16_bits_that_a_float32_was_made_of(name, dtype, terms):
+    options = WITH_TERMS[terms] | {"batch_invariant": True}
+    log = name == "log_softmax"
+    f = functools.partial(both(name)[0], **options)
+    if terms not in ("nothing", "where"):
+        f = functools.partial(jax_softmax.masked_softmax, log=log, **options)
+    x = jnp.asarray(randn(8, 128), dtype)
+
+    def widened(x):
+        return f(x.astype("float32"))
+
+    (operand,) = OPERAND.findall(jax.jit(widened).lower(x).as_text())
+    # Kernels for a bias alone convert nothing.
+    assert operand == (
+        "f32" if terms == "a bias" else {"bfloat16": "bf16", "float16": "f16"}[dtype]
+    )
+    y = jax.jit(widened)(x)
+    tolerance = {} if terms == "a bias" else {"rtol": 0, "atol": 0}
+    assert_close(y, jax.jit(functools.partial(f, dtype="float32"))(x), **tolerance)
+    g = jnp.asarray(randn(8, 128, seed=1))
+    pull_back = jax.jit(lambda f, x: jax.vjp(f, x)[1](g)[0], static_argnums=0)
+    got, want = pull_back(widened, x), pull_back(f, x.astype("float32"))
+    assert got.dtype == dtype
+    assert_close(got.astype("float32"), want, rtol=1e-2, atol=1e-3)
+
+
+@each_name
+def test_other_conversions_before_a_kernel_are_left_alone(name, backend):
+    f = both(name)[0]
+    x = randn(8, 128)
+
+    def operand(f, x):
+        return OPERAND.findall(jax.jit(f).lower(x).as_text())
+
+    rounded = x.astype("bfloat16")
+    assert operand(lambda x: f(x.astype("bfloat16")), x) == ["bf16"]
+    assert operand(lambda x: f(x.astype("float32") * 2), rounded) == ["f32"]
+    # From bfloat16 to float16 there are no kernels.
+    to_half = functools.partial(f, dtype="float16")
+    assert operand(lambda x: to_half(x.astype("float32")), rounded) == ["f32"]
+    assert operand(lambda x: f(x.astype("float32")), np.ones((8, 128), np.int16)) == ["f32"]
+    strategy = {"cpu": "cpu:row", "cuda": "cuda:stream"}[backend]
+    forced = functools.partial(getattr(jax_softmax, name), implementation=strategy)
+    assert operand(lambda x: forced(x.astype("float32")), rounded) == ["f32"]
+    with jax.enable_x64(True):
+        assert operand(lambda x: f(x.astype("float64")), rounded) == ["f64"]
 
 
 @each_name
