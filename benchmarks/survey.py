@@ -4,8 +4,9 @@
 
 The other benchmarks time row lengths and shapes that people name; this one draws op, dtype, shape,
 axis and mask, from arrays that a launch costs as much as to some that fit no cache, with powers of
-two as often as not. Gradients come with the value, which somebody takes. It is where thresholds of
-jax_softmax/_choice.py are checked. Exits with 1 if a case failed.
+two as often as not. "mixed" is of 16 bits, of float32 in between and of 16 bits again. Gradients
+come with the value, which somebody takes. It is where thresholds of jax_softmax/_choice.py are
+checked. Exits with 1 if a case failed.
 """
 
 import concurrent.futures
@@ -32,6 +33,9 @@ import jax_softmax
 # Compiled side by side, then timed one by one.
 BATCH = 32
 DTYPES = ("bfloat16", "float32", "float16")
+NARROW = ("bfloat16", "float16")
+# Before the name of an op: of float32 made of 16 bits, which its result becomes.
+MIXED = "mixed "
 Operands = tuple[jax.Array, ...]
 Function = Callable[..., Any]
 
@@ -74,7 +78,7 @@ def draw(op: str, rng: random.Random, most: float) -> Problem:
             n = n // 8 * 8
         return max(2, int(n))
 
-    dtype = rng.choice(DTYPES)
+    dtype = rng.choice(NARROW if op.startswith(MIXED) else DTYPES)
     elements = 2 ** rng.uniform(min(18, most - 2), most)
     if op == "causal":
         n = size(32, min(4096, elements**0.5))
@@ -88,7 +92,7 @@ def draw(op: str, rng: random.Random, most: float) -> Problem:
 
 def operands_of(problem: Problem) -> Operands:
     """x and what comes with it; before them the cotangent of a gradient, but of no loss's."""
-    op, x = problem.op.removesuffix(", gradient"), problem.make()
+    op, x = problem.op.removesuffix(", gradient").removeprefix(MIXED), problem.make()
     rest: Operands = ()
     if op.startswith("where "):
         rest = (problem.mask(op.removeprefix("where ")),)
@@ -99,7 +103,7 @@ def operands_of(problem: Problem) -> Operands:
         rest = (jax.random.randint(jax.random.key(2), problem.rows, 0, classes),)
     elif op == "cross-entropy of probabilities":
         rest = (jax.nn.softmax(problem.make(), problem.axis),)
-    if op == problem.op or op.startswith("cross-entropy"):
+    if not problem.op.endswith(", gradient") or op.startswith("cross-entropy"):
         return (x, *rest)
     return (problem.make(problem.rows if op == "logsumexp" else problem.shape), x, *rest)
 
@@ -109,7 +113,7 @@ def function_of(problem: Problem, implementation: str | None) -> Function:
     f = forward(problem.op.removesuffix(", gradient"), problem, implementation)
     if not problem.op.endswith(", gradient"):
         return f
-    if problem.op.startswith("cross-entropy"):
+    if "cross-entropy" in problem.op:
         return jax.value_and_grad(lambda *operands: f(*operands).mean())
 
     def with_gradient(g: jax.Array, x: jax.Array, *rest: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -123,6 +127,9 @@ def forward(op: str, problem: Problem, implementation: str | None) -> Function:
     axis, theirs = problem.axis, implementation == "jax_nn"
     chosen = {} if theirs else {"implementation": implementation}
     library: Any = jax.nn if theirs else jax_softmax
+    if op.startswith(MIXED):
+        of_float32 = forward(op.removeprefix(MIXED), problem, implementation)
+        return lambda x, *rest: of_float32(x.astype("float32"), *rest).astype(problem.dtype)
     if op in ("softmax", "log_softmax"):
         return functools.partial(getattr(library, op), axis=axis, **chosen)
     if op == "logsumexp":
@@ -165,10 +172,13 @@ FORCEABLE = (
     *("softmax", "softmax, gradient", "log_softmax", "log_softmax, gradient"),
     *("softmax to another dtype", "causal", "scale and bias"),
     *("where all", "where all, gradient", "where but the first", "where axis"),
+    *("mixed softmax", "mixed softmax, gradient", "mixed log_softmax, gradient"),
+    *("mixed where axis", "mixed where all, gradient"),
 )
 OTHERS = (
     *("logsumexp", "logsumexp, gradient", "absmax"),
     *("cross-entropy", "cross-entropy, gradient", "cross-entropy of probabilities, gradient"),
+    "mixed cross-entropy, gradient",
 )
 OPS = FORCEABLE + OTHERS
 

@@ -11,6 +11,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import mlir
 
 from . import _choice, _native
+from ._casts import before_widening, was_narrow, with_last_first, without_last
 from ._reference import ONE_KERNEL, is_sharded
 
 Reference = Callable[..., jax.Array]
@@ -20,9 +21,6 @@ Rule = Callable[..., Any]
 OF_OPERAND = ("log_softmax_tangent", "log_softmax_cotangent")
 # Those of a result and a tangent or cotangent.
 DERIVATIVES = ("softmax_tangent", *OF_OPERAND)
-
-# What float32 holds every digit of, and kernels convert from.
-NARROW = (jnp.dtype("bfloat16"), jnp.dtype("float16"))
 
 # What handlers want to be told beside the request, and what it is unless a primitive says so.
 ATTRIBUTES = {"softmax_tangent": {"scale": 1.0, "zeros_are_masked": False}}
@@ -40,37 +38,45 @@ def register(primitive: Primitive, reference: Reference, *, per_row: bool = Fals
         call_p=call_primitive(primitive.name, per_row),
         reference=reference,
     )
-    at = 1 if primitive.name in DERIVATIVES else 0
-    register_seeing(primitive, partial(_lower_reference, reference=reference), rule, at=at)
+    register_seeing(primitive, partial(_lower_reference, reference=reference), rule)
 
 
-def register_seeing(primitive: Primitive, default: Rule, rule: Rule, *, at: int = 0) -> None:
+def register_seeing(primitive: Primitive, default: Rule, rule: Rule) -> None:
     """Makes `rule`, which is told `here`, the lowering where there is a handler, else `default`.
 
-    The rule is also told `widened`: whether a last operand is what the float32 operand `at` was
-    made of, 16 bits. `softmax(x.astype(jnp.float32))` is what kernels compute as they load and
-    store; a call would have the float32 copy written and read again. Lowerings are cached as
-    functions of their operands, which see nothing of what made these, and those that are not cannot
-    be for several platforms (jax 0.10 to 0.12): so there is a primitive within the primitive.
+    The rule is also told whether the operand was `widened`, as in `softmax(x.astype(jnp.float32))`
+    of 16 bits, and has these as one operand more: they are what kernels want, which compute in
+    float32, while the copy would be written and read again. Of a derivative, in plain JAX `widened`
+    means conversions before or behind it, which XLA fuses.
+
+    Lowerings are cached as functions of their operands, which see nothing of what made these, and
+    those that are not cannot be for several platforms (jax 0.10 to 0.12): so there is a primitive
+    within the primitive.
     """
+    is_derivative = primitive.name in DERIVATIVES
     seeing = Primitive(f"{primitive.name}_seeing")
     seeing.multiple_results = primitive.multiple_results
 
+    def bound(avals: Sequence[Any], widened: bool) -> Sequence[Any]:
+        return avals[:-1] if widened and not is_derivative else avals
+
     def abstract_eval(*avals: Any, widened: bool, **params: Any) -> Any:
-        return primitive.abstract_eval(*avals[: -1 if widened else None], **params)
+        return primitive.abstract_eval(*bound(avals, widened), **params)
 
     def lower(ctx: Any, *operands: Any, **params: Any) -> Any:
-        source = _before_widening(ctx, operands[at], at) if may_convert(**params) else None
-        if source is not None:
+        widened = False
+        if is_derivative:
+            widened = params["dtype"] == jnp.float32 and any(map(was_narrow, operands[:2]))
+        elif may_convert(**params) and (source := before_widening(operands[0], ctx.avals_in[0])):
+            widened = True
             ctx = ctx.replace(avals_in=[*ctx.avals_in, source[0]])
             operands = (*operands, source[1])
-        bind = partial(seeing.bind, widened=source is not None, **params)
+        bind = partial(seeing.bind, widened=widened, **params)
         return mlir.lower_fun(bind, multiple_results=seeing.multiple_results)(ctx, *operands)
 
     def lower_default(ctx: Any, *operands: Any, widened: bool, **params: Any) -> Any:
-        if widened:
-            ctx, operands = without_last(ctx, operands)
-        return default(ctx, *operands, **params)
+        ctx = ctx.replace(avals_in=bound(ctx.avals_in, widened))
+        return default(ctx, *bound(operands, widened), **params)
 
     seeing.def_effectful_abstract_eval(abstract_eval)
     mlir.register_lowering(seeing, lower_default)
@@ -86,38 +92,10 @@ def may_convert(*, strategy: str = "auto", names: Sequence[str] = (), **params: 
     return strategy == "auto" and "bias" not in names
 
 
-def _before_widening(ctx: Any, operand: Any, at: int) -> tuple[Any, Any] | None:
-    """What the float32 operand was converted from, and its type, where it has all its digits."""
-    aval = ctx.avals_in[at]
-    made_by = operand.owner  # an operation, or a block, whose argument it is
-    # What its type says on an explicit mesh, and the rule knows of the source too.
-    if aval.sharding.mesh.are_all_axes_explicit and _name(made_by) == "sdy.sharding_constraint":
-        made_by = made_by.operands[0].owner
-    if aval.dtype != jnp.float32 or _name(made_by) != "stablehlo.convert":
-        return None
-    (source,) = made_by.operands
-    element = mlir.ir.RankedTensorType(source.type).element_type
-    dtypes = [dtype for dtype in NARROW if element == mlir.dtype_to_ir_type(dtype)]
-    return (aval.update(dtype=dtypes[0]), source) if dtypes else None
-
-
-def _name(operation: Any) -> str | None:
-    return getattr(operation, "name", None)
-
-
-def without_last(ctx: Any, operands: Sequence[Any]) -> tuple[Any, Sequence[Any]]:
-    """What a widened primitive was bound to: context and operands."""
-    return ctx.replace(avals_in=ctx.avals_in[:-1]), operands[:-1]
-
-
-def narrowed(
-    ctx: Any, operands: Sequence[Any], here: str, dtype: Any, at: int = 0
-) -> tuple[Any, Sequence[Any]]:
-    """What its kernels load: the last operand in place of the float32, where they convert that."""
-    (*avals, source), (*values, value) = ctx.avals_in, operands
-    if _native.has_kernels(here, source.dtype, dtype):
-        avals[at], values[at] = source, value
-    return ctx.replace(avals_in=avals), values
+def narrowed(ctx: Any, operands: Sequence[Any], here: str, dtype: Any) -> tuple[Any, Sequence[Any]]:
+    """What kernels load of a widened primitive's operands."""
+    takes = _native.has_kernels(here, ctx.avals_in[-1].dtype, dtype)
+    return (with_last_first if takes else without_last)(ctx, operands)
 
 
 def register_rule(primitive: Primitive, backend: str, rule: Rule) -> None:
@@ -223,10 +201,9 @@ def _lower(
     batch_invariant: bool | None,
     **params: Any,
 ) -> Any:
-    reads = 2 if op in DERIVATIVES else 1
     loaded = ctx, operands
-    if widened:
-        loaded = narrowed(ctx, operands, here, params["dtype"], at=reads - 1)
+    if widened and op not in DERIVATIVES:
+        loaded = narrowed(ctx, operands, here, params["dtype"])
         ctx, operands = without_last(ctx, operands)
     if here == "cuda" and ctx.avals_in[0].shape[params["axis"]] == 0:
         backend = "xla"  # rows without columns may still have a value each
@@ -237,6 +214,7 @@ def _lower(
     ):
         backend = "xla"  # exchanges one value for each row, where a call would gather the axis
     attributes = {name: params.pop(name, v) for name, v in ATTRIBUTES.get(op, {}).items()}
+    reads = 2 if op in OF_OPERAND else len(operands)
     read = loaded[0].avals_in[:reads]
     from_result = op in OF_OPERAND and len(operands) == 2
     case = f"masked_{op}" if attributes.get("zeros_are_masked") or from_result else op

@@ -18,6 +18,7 @@ from jax.interpreters import ad, batching, mlir, xla
 
 from . import _lowering, _native, _reference
 from ._canonicalize import request as canonical_request
+from ._casts import without_last
 from ._primitives import (
     RESIDUAL,
     batch_to,
@@ -272,7 +273,7 @@ def _lower(
     loaded = ctx, operands
     if widened:
         loaded = _lowering.narrowed(ctx, operands, here, params["dtype"])
-        ctx, operands = _lowering.without_last(ctx, operands)
+        ctx, operands = without_last(ctx, operands)
     request = {k: params[k] for k in ("batch_invariant", "axis", "dtype", "strategy")}
     case = name
     others = params["softcap"] or params["causal"] or set(params["names"]) - {"bias", "scale"}
