@@ -822,15 +822,14 @@ constexpr Plan TilePlan(const Problem& p, const Device& device, Plan plan) {
   // Fewer where they are few: as many as a block takes at a time, for each multiprocessor, or whole
   // rounds of these that give each kTilesResident blocks. With one block each, softmax of 7,317
   // rows of 116 bf16 columns took 3.7 us and takes 2.4, of 160,000 of 5 columns 4.2 and 2.4
-  // (benchmarks/results/h200-small.json; with terms: not measured).
+  // (benchmarks/results/h200-small.json).
   const int64_t at_a_time = kTileThreads / plan.lanes_per_row;
   const int64_t round_units = std::max<int64_t>(at_a_time / (unit * inner), 1);
   const auto share_of = [&](int64_t blocks) { return CeilDiv(p.rows.outer, unit * blocks); };
   const int64_t share = share_of(device.multiprocessors);
   const int64_t rounds_share =
       share_of(int64_t{device.multiprocessors} * kTilesResident) / round_units * round_units;
-  const int64_t fill =
-      TakesTerms(p.op) ? share : std::max(std::min(share, round_units), rounds_share);
+  const int64_t fill = std::max(std::min(share, round_units), rounds_share);
   const auto panels_of = [&](int64_t bytes) {
     return unit * std::clamp<int64_t>(bytes / unit_bytes, 1, std::max<int64_t>(fill, 1));
   };

@@ -11,9 +11,13 @@ from jax.interpreters import mlir
 
 # What float32 holds every digit of.
 NARROW = (jnp.dtype("bfloat16"), jnp.dtype("float16"))
-# Operations that a search for a conversion goes through: masked and scaled logits and their
-# log-softmax, in plain JAX, are 12.
-MOST_STEPS = 16
+# That a search for a conversion looks at: masked and scaled logits and their log-softmax are 20.
+MOST_VALUES = 32
+# What XLA fuses nothing across.
+UNFUSED = {
+    f"stablehlo.{name}"
+    for name in ("case", "convolution", "dot_general", "optimization_barrier", "sort", "while")
+}
 
 
 def before_widening(operand: Any, aval: Any) -> tuple[Any, Any] | None:
@@ -30,20 +34,20 @@ def before_widening(operand: Any, aval: Any) -> tuple[Any, Any] | None:
 
 
 def was_narrow(value: Any) -> bool:
-    """Whether a float32 array, as large as what it is a function of, goes back to 16 bits.
+    """Whether a float32 array is computed, element by element or row by row, from 16 bits.
 
-    Follows the first operand of its type, which is what was masked, scaled and shifted.
+    Looks among what has its type, nearest first: what was masked, scaled and shifted.
     """
-    for _ in range(MOST_STEPS):
-        made_by = value.owner
+    found = [value]
+    for like in found:
+        made_by = like.owner
         operands = list(getattr(made_by, "operands", ()))
-        if _name(made_by) in ("stablehlo.convert", "stablehlo.custom_call"):
-            return any(_narrow_dtype(v, value) for v in operands[:1])
-        if _name(made_by) != "stablehlo.transpose":
-            operands = [v for v in operands if v.type == value.type]
-        if not operands:
-            return False
-        value = operands[0]
+        converts = _name(made_by) in ("stablehlo.convert", "stablehlo.custom_call")
+        if converts and operands and _narrow_dtype(operands[0], like):
+            return True
+        moves = _name(made_by) == "stablehlo.transpose"
+        if len(found) < MOST_VALUES and _name(made_by) not in UNFUSED:
+            found += [v for v in operands if moves or v.type == like.type]
     return False
 
 

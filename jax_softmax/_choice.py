@@ -38,6 +38,13 @@ class Few(NamedTuple):
     rows: int
 
 
+class Fused(NamedTuple):
+    """So many columns and elements or less: XLA's code, a launch of which is most of its time."""
+
+    columns: int
+    elements: int
+
+
 class Rule(NamedTuple):
     """Where XLA's code is the faster one in a graph, and what a block of the kernels may keep.
 
@@ -65,15 +72,20 @@ class Rule(NamedTuple):
     elements: int  # up to which a launch is all that an op costs
     # The same with masks or other terms, of rows that are one kernel to XLA, and with masks, of 32
     # bits: of twelve problems of one to three million elements the kernels took 1.14 times as long
-    # as jax.nn in geometric mean, three times less (the surveys).
-    terms_elements: int
-    wide_masks_elements: int
+    # as jax.nn in geometric mean, three times less, and of five of less than one and 5,656 to
+    # 16,384 columns 1.19 times, once less (the surveys).
+    terms: tuple[Fused, ...]
+    wide_masks: tuple[Fused, ...]
+    # By op: the most columns along the last axis that XLA's code reads as 16 bits, where these were
+    # brought to float32 for the softmax and its result may go back, which no kernel sees. With that
+    # the kernels take twice as long or more, without it XLA 1.0 to 1.1 times
+    # (benchmarks/results/h200-mixed-rows.json; with masks 1.2 to 1.6: h200-mixed.json).
+    widened: dict[str, int]
     terms_columns: int  # fewer are read one by one
     # Columns along another axis, where XLA's one kernel makes float32 logits with their bias and
     # ours take it from there: 0.6 to 1.0 of the time of XLA's code for all of it, with fewer or
     # more columns 1.0 to 1.5 (the surveys).
     biased: range
-    one_kernel: int  # the most columns of which XLA makes a single kernel
     long: int  # columns from which few rows may be split
     few: dict[str, Few]  # by family
     # By op: the most rows, where kernels that may split them take less time than XLA's code takes,
@@ -144,11 +156,15 @@ RULES = {
         few_values=Few(2**9, 2**10),
         panel_vectors=2**6,
         elements=2**17,
-        terms_elements=2**20,
-        wide_masks_elements=3 * 2**20,
+        terms=(Fused(ONE_KERNEL, 2**20),),
+        wide_masks=(Fused(ONE_KERNEL, 3 * 2**20), Fused(2**14, 2**20)),
+        widened={
+            "softmax": 14_000,
+            "masked_softmax": ONE_KERNEL,
+            "masked_log_softmax": ONE_KERNEL,
+        },
         terms_columns=32,
         biased=range(32, 2**9 + 1),
-        one_kernel=ONE_KERNEL,
         long=2**15,
         few={
             "softmax": Few(2**15, 8),
@@ -262,8 +278,7 @@ def choose(
     last = math.prod(shape[axis + 1 :]) == 1
     are_few = 0 < elements <= rule.split.get(op, 0) * columns
     derivative = family == "softmax" and op not in FORWARD
-    masked = family == "terms" and last and columns <= rule.one_kernel
-    if widened and (derivative or masked):
+    if widened and (derivative or (last and columns <= rule.widened.get(op, 0))):
         return Choice("xla", "float32 made of 16 bits: XLA fuses that, and maybe the way back")
     splits = are_few or batch_invariant is False
     if splits and last and family != "terms" and columns >= rule.long:
@@ -285,9 +300,9 @@ def choose(
         if columns < rule.terms_columns:
             return Choice("xla", f"masked rows of fewer than {rule.terms_columns}")
         wide = dtype.itemsize == output_dtype.itemsize == 4 and not op.startswith("biased_")
-        most = rule.wide_masks_elements if wide else rule.terms_elements
-        if columns <= rule.one_kernel and elements <= most:
-            return Choice("xla", f"at most {most} elements, which XLA fuses")
+        for longest, most in rule.wide_masks if wide else rule.terms:
+            if columns <= longest and elements <= most:
+                return Choice("xla", f"at most {most} elements, which XLA fuses")
     width = max(dtype.itemsize, output_dtype.itemsize)
     most = rule.columns.get((op, width), 0)
     if not most:

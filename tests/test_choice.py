@@ -178,7 +178,7 @@ OTHER_OPS = [  # op, shape, axis, expected
     ("masked_softmax", (MANY, 32), 1, "cuda"),
     ("masked_log_softmax", (1024, 1024), 1, "xla"),
     ("masked_log_softmax", (3073, 1024), 1, "cuda"),
-    ("masked_log_softmax", (200, 5000), 1, "cuda"),
+    ("masked_log_softmax", (400, 5000), 1, "cuda"),
     ("masked_softmax", (12, 20_000), 1, "xla"),
     ("masked_softmax", (13, 20_000), 1, "cuda"),
     ("biased_softmax", (MANY, 31), 1, "xla"),
@@ -213,22 +213,36 @@ def test_the_rule_of_terms_in_16_and_32_bits(op):
         assert chosen(shape, "float32") == ("cuda" if op.startswith("biased") else "xla")
         assert chosen(shape, "float16") == chosen(shape, "float64") == "cuda"
         assert chosen(shape, "float32", "float16") == "cuda"
+    for shape, expected in (((64, 16_384), "xla"), ((65, 16_384), "cuda"), ((50, 20_000), "cuda")):
+        assert chosen(shape, "float32") == ("cuda" if op.startswith("biased") else expected)
+        assert chosen(shape, "bfloat16") == "cuda"
     narrow = "xla" if op.startswith("biased") else "cuda"
     assert chosen((MANY, 64), "float32") == narrow
     assert chosen((MANY, 64), "float16") == chosen((MANY, 32), "bfloat16") == "cuda"
 
 
-@pytest.mark.parametrize("op", (*GRADIENT, "masked_softmax", "masked_log_softmax"))
+WIDENED = {  # the most columns that are XLA's, and those if the operand was 16 bits
+    "softmax": (4096, 14_000),
+    "log_softmax": (4096, 4096),
+    "masked_softmax": (31, 4096),
+    "masked_log_softmax": (31, 4096),
+    **dict.fromkeys(GRADIENT, (4096, 200_000)),
+}
+
+
+@pytest.mark.parametrize("op", WIDENED)
 def test_what_was_16_bits_is_xlas_where_it_fuses_the_conversion(op):
-    def chosen(columns, output_dtype, **flags):
-        dtypes = [jnp.dtype(d) for d in (output_dtype, output_dtype)]
+    def chosen(columns, dtype="float32", **flags):
+        dtypes = [jnp.dtype(dtype), jnp.dtype("float32")]
         return _choice.choose(op, (MANY, columns), 1, *dtypes, "cuda", **flags).implementation
 
-    assert chosen(4096, "float32") == ("cuda" if op.startswith("masked") else "xla")
-    assert chosen(4096, "float32", widened=True) == "xla"
-    assert chosen(4096, "float32", widened=True, batch_invariant=True) == "cuda"
-    assert chosen(20_000, "float32") == "cuda"
-    assert chosen(20_000, "float32", widened=True) == ("cuda" if "masked" in op else "xla")
+    plain, widened = WIDENED[op]
+    operand = "float32" if op in GRADIENT else "bfloat16"
+    assert chosen(plain) == chosen(widened, operand, widened=True) == "xla"
+    assert chosen(plain, operand, widened=True, batch_invariant=True) == "cuda"
+    assert chosen(plain + 8) == "cuda"
+    if widened < 200_000:
+        assert chosen(widened + 8, operand, widened=True) == "cuda"
 
 
 @pytest.mark.usefixtures("cpu_has_the_rule")
@@ -243,6 +257,32 @@ def test_a_derivative_whose_cotangent_was_16_bits_is_xlas(name):
     for dtype, calls in (("float32", 1), ("bfloat16", 0)):
         hlo = compiled(functools.partial(gradient, dtype=dtype), x)
         assert count_calls(hlo, BACKWARD[name]) == calls
+
+
+OF_16_BITS = {  # what makes the float32 that a softmax is of, and whether XLA has its derivative
+    "a copy": (lambda x: x.astype("float32"), True),
+    "scaled": (lambda x: 0.3 * x.astype("float32"), True),
+    "masked": (lambda x: jnp.where(x > 0, x, -1e9).astype("float32") + 1, True),
+    "a product": (lambda x: jnp.dot(x[:, :8], x[:8], preferred_element_type="float32"), False),
+    "in memory": (lambda x: jax.lax.optimization_barrier(x.astype("float32")), False),
+}
+
+
+@pytest.mark.usefixtures("cpu_has_the_rule")
+@pytest.mark.parametrize("name", FORWARD)
+@pytest.mark.parametrize("kind", OF_16_BITS)
+def test_a_derivative_of_float32_that_was_16_bits_is_xlas(name, kind):
+    make, by_xla = OF_16_BITS[kind]
+    x = jnp.ones((64, 15_000), "bfloat16")
+
+    def gradient(x, g):
+        z, back = jax.vjp(make, x)
+        y, pull_back = jax.vjp(getattr(jax_softmax, name), z)
+        return y, back(pull_back(g)[0])[0]
+
+    hlo = compiled(gradient, x, jnp.ones(x.shape))
+    assert count_calls(hlo, name) == 1
+    assert count_calls(hlo, BACKWARD[name]) == (not by_xla)
 
 
 def test_every_choice_says_why():

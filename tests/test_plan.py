@@ -184,9 +184,10 @@ def test_a_row_longer_than_an_int_has_a_plan():
 
 
 @pytest.mark.parametrize("rows, least", [(7317, 400), (20_000, 528)])
-def test_few_rows_are_shared_out_in_small_tiles(rows, least):
+@pytest.mark.parametrize("op", ["softmax", "masked_log_softmax"])
+def test_few_rows_are_shared_out_in_small_tiles(op, rows, least):
     """Several to a multiprocessor, each with work for all of its threads at a time."""
-    p = plan((rows, 116), "bfloat16", device="H200", strategy="tile")
+    p = plan((rows, 116), "bfloat16", op=op, device="H200", strategy="tile")
     assert p.blocks >= least
     assert p.rows_per_block >= p.threads // p.lanes_per_row
 
