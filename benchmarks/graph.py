@@ -117,6 +117,8 @@ class Bench:
         tolerance = TOLERANCE[str(arguments[0].dtype)]
         if "matmul" in graph:
             tolerance = max(tolerance, PRODUCT_TOLERANCE)
+        if graph.producer == "cast":
+            tolerance = max(tolerance, TOLERANCE["bfloat16"])
         return Programs(compiled, arguments, tolerance)
 
     def measure(self, programs: Programs) -> Entry:
