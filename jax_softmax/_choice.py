@@ -78,8 +78,8 @@ class Rule(NamedTuple):
     wide_masks: tuple[Fused, ...]
     # By op: the most columns along the last axis that XLA's code reads as 16 bits, where these were
     # brought to float32 for the softmax and its result may go back, which no kernel sees. With that
-    # the kernels take twice as long or more, without it XLA 1.0 to 1.1 times
-    # (benchmarks/results/h200-mixed-rows.json; with masks 1.2 to 1.6: h200-mixed.json).
+    # the kernels take 1.8 to 2.5 times as long, without it XLA 1.0 to 1.13 times
+    # (benchmarks/results/h200-mixed-rows.json), with masks 1.2 to 1.6 times (h200-mixed.json).
     widened: dict[str, int]
     terms_columns: int  # fewer are read one by one
     # Columns along another axis, where XLA's one kernel makes float32 logits with their bias and
@@ -262,8 +262,9 @@ def choose(
 ) -> Choice:
     """What runs `op`, a primitive's name, on a platform that has kernels for these dtypes.
 
-    `shape` is that of the whole operand, however an automatic mesh shards it; `widened` says that
-    float32 was made of 16 bits, of a derivative's tangent.
+    `shape` is that of the whole operand, however an automatic mesh shards it. `widened` says that a
+    program has the operand in float32, and 16 bits before that; of a derivative, that all is that
+    its result and its tangent, or one of them, are computed from.
     """
     rule = RULES.get(platform)
     if is_short(op, shape[axis], platform):
@@ -278,7 +279,8 @@ def choose(
     last = math.prod(shape[axis + 1 :]) == 1
     are_few = 0 < elements <= rule.split.get(op, 0) * columns
     derivative = family == "softmax" and op not in FORWARD
-    if widened and (derivative or (last and columns <= rule.widened.get(op, 0))):
+    short = last and columns <= rule.widened.get(op, 0)
+    if widened and output_dtype.itemsize == 4 and (derivative or short):
         return Choice("xla", "float32 made of 16 bits: XLA fuses that, and maybe the way back")
     splits = are_few or batch_invariant is False
     if splits and last and family != "terms" and columns >= rule.long:

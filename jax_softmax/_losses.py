@@ -21,7 +21,7 @@ from . import _canonicalize
 from ._canonicalize import Axis
 from ._primitives import RESIDUAL
 from ._reductions import align, align_batch, bind_logsumexp, cross_entropy_gradient_p
-from ._reference import NO_GRADIENT, columns, compute_dtype
+from ._reference import NO_GRADIENT, as_stored, columns, compute_dtype
 
 Pair = tuple[Float[Array, "*rows"], Float[Array, "*rows"]]
 
@@ -221,6 +221,7 @@ def _aligned(
     static: _Static, logits: jax.Array, targets: jax.Array, where: jax.Array | None
 ) -> tuple[jax.Array, jax.Array]:
     """A custom rule's gradients must have its operands' types, so those agree before it."""
+    logits = as_stored(logits)
     if where is None:
         logits, targets = align(logits, targets, axis=static.axis)
     else:

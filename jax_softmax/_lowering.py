@@ -11,7 +11,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import mlir
 
 from . import _choice, _native
-from ._casts import before_widening, was_narrow, with_last_first, without_last
+from ._casts import cast_before, last_for_first, rounded, was_narrow, without_last
 from ._reference import ONE_KERNEL, is_sharded
 
 Reference = Callable[..., jax.Array]
@@ -31,71 +31,78 @@ def register(primitive: Primitive, reference: Reference, *, per_row: bool = Fals
 
     With `per_row` its result is one value for each row: it lacks `axis`.
     """
+    request = {"op": primitive.name, "per_row": per_row}
     rule = partial(
         _lower,
-        op=primitive.name,
-        per_row=per_row,
         call_p=call_primitive(primitive.name, per_row),
         reference=reference,
+        **request,
     )
-    register_seeing(primitive, partial(_lower_reference, reference=reference), rule)
+    default = partial(_lower_reference, reference=reference)
+    register_seeing(primitive, default, rule, partial(_decide, **request))
 
 
-def register_seeing(primitive: Primitive, default: Rule, rule: Rule) -> None:
+def register_seeing(
+    primitive: Primitive, default: Rule, rule: Rule, decide: Callable[..., str | None]
+) -> None:
     """Makes `rule`, which is told `here`, the lowering where there is a handler, else `default`.
 
-    The rule is also told whether the operand was `widened`, as in `softmax(x.astype(jnp.float32))`
-    of 16 bits, and has these as one operand more: they are what kernels want, which compute in
-    float32, while the copy would be written and read again. Of a derivative, in plain JAX `widened`
-    means conversions before or behind it, which XLA fuses.
+    In a program for one platform `decide`, given the operands' types, says what is done about
+    conversions to float32, and the rule is told so as `seen`: of an operand, as in
+    `softmax(x.astype(jnp.float32))` of 16 bits, or of all that a derivative is computed from.
+    "loads": kernels read the 16 bits, which are one operand more, as they compute in float32
+    anyway, and a copy would be written and read again. "xla": XLA's code runs, which fuses these
+    conversions and may fuse others behind it. None: nothing.
 
     Lowerings are cached as functions of their operands, which see nothing of what made these, and
     those that are not cannot be for several platforms (jax 0.10 to 0.12): so there is a primitive
     within the primitive.
     """
-    is_derivative = primitive.name in DERIVATIVES
+    rules = {
+        backend: partial(rule, here=backend)
+        for backend in _native.BACKENDS
+        if _native.has_handler(backend, primitive.name)
+    }
     seeing = Primitive(f"{primitive.name}_seeing")
     seeing.multiple_results = primitive.multiple_results
 
-    def bound(avals: Sequence[Any], widened: bool) -> Sequence[Any]:
-        return avals[:-1] if widened and not is_derivative else avals
+    def abstract_eval(*avals: Any, seen: str | None, **params: Any) -> Any:
+        return primitive.abstract_eval(*avals[: -1 if seen == "loads" else None], **params)
 
-    def abstract_eval(*avals: Any, widened: bool, **params: Any) -> Any:
-        return primitive.abstract_eval(*bound(avals, widened), **params)
+    def look(ctx: Any, operands: Sequence[Any], **params: Any) -> tuple[str | None, Any]:
+        here, *others = ctx.module_context.platforms
+        if here not in rules or others:
+            return None, None
+        alone = one_device(ctx) or _have_rows(ctx.avals_in, **params)
+        request = {"here": here, "alone": alone} | params
+        if primitive.name in DERIVATIVES:
+            narrow = any(was_narrow(v) for v in operands[:2])
+            by_xla = narrow and decide(ctx.avals_in, **request) == "xla"
+            return "xla" if by_xla else None, None
+        cast, aval = cast_before(operands[0], ctx.avals_in[0]) or (None, None)
+        if cast is None:
+            return None, None
+        return decide([aval, *ctx.avals_in[1:]], **request), (cast, aval)
 
     def lower(ctx: Any, *operands: Any, **params: Any) -> Any:
-        widened = False
-        if is_derivative:
-            widened = params["dtype"] == jnp.float32 and any(map(was_narrow, operands[:2]))
-        elif may_convert(**params) and (source := before_widening(operands[0], ctx.avals_in[0])):
-            widened = True
-            ctx = ctx.replace(avals_in=[*ctx.avals_in, source[0]])
-            operands = (*operands, source[1])
-        bind = partial(seeing.bind, widened=widened, **params)
+        seen, found = look(ctx, operands, **params)
+        if seen == "loads":
+            cast, aval = found
+            ctx, operands = ctx.replace(avals_in=[*ctx.avals_in, aval]), (*operands, rounded(cast))
+        bind = partial(seeing.bind, seen=seen, **params)
         return mlir.lower_fun(bind, multiple_results=seeing.multiple_results)(ctx, *operands)
 
-    def lower_default(ctx: Any, *operands: Any, widened: bool, **params: Any) -> Any:
-        ctx = ctx.replace(avals_in=bound(ctx.avals_in, widened))
-        return default(ctx, *bound(operands, widened), **params)
-
     seeing.def_effectful_abstract_eval(abstract_eval)
-    mlir.register_lowering(seeing, lower_default)
-    for backend in _native.BACKENDS:
-        if _native.has_handler(backend, primitive.name):
-            register_rule(seeing, backend, partial(rule, here=backend))
+    mlir.register_lowering(seeing, partial(_lower_default, default=default))
+    for backend, of_backend in rules.items():
+        register_rule(seeing, backend, of_backend)
     mlir.register_lowering(primitive, lower, cacheable=False)
 
 
-def may_convert(*, strategy: str = "auto", names: Sequence[str] = (), **params: Any) -> bool:
-    """Whether kernels take 16 bits in place of float32: not where they are forced, nor a bias."""
-    del params
-    return strategy == "auto" and "bias" not in names
-
-
-def narrowed(ctx: Any, operands: Sequence[Any], here: str, dtype: Any) -> tuple[Any, Sequence[Any]]:
-    """What kernels load of a widened primitive's operands."""
-    takes = _native.has_kernels(here, ctx.avals_in[-1].dtype, dtype)
-    return (with_last_first if takes else without_last)(ctx, operands)
+def _lower_default(ctx: Any, *operands: Any, default: Rule, seen: str | None, **params: Any) -> Any:
+    if seen == "loads":
+        ctx, operands = without_last(ctx, operands)
+    return default(ctx, *operands, **params)
 
 
 def register_rule(primitive: Primitive, backend: str, rule: Rule) -> None:
@@ -106,19 +113,9 @@ def register_rule(primitive: Primitive, backend: str, rule: Rule) -> None:
 
 def _lower_rows(ctx: Any, *operands: Any, primitive: Primitive, rule: Any, **params: Any) -> Any:
     """On an explicit mesh, whose sharding the trace tells, kernels have what `shard_map` gives."""
-    x = ctx.avals_in[0]
-    mesh = x.sharding.mesh
-    axis = params.get("axis", x.ndim - 1)
-    # A causal mask goes by a row's number.
-    whole = {axis, x.ndim - 2} if params.get("causal") else {axis}
-    if (
-        one_device(ctx)
-        or not mesh.are_all_axes_explicit
-        or any(is_sharded(x, d) for d in whole)
-        # As a tangent may be that has come by another way (jax 0.10).
-        or any(v.sharding.spec != aligned_spec(v, x, axis) for v in ctx.avals_in[1:])
-    ):
+    if one_device(ctx) or not _have_rows(ctx.avals_in, **params):
         return rule(ctx, *operands, **params)
+    mesh = ctx.avals_in[0].sharding.mesh
     in_specs, out_specs = (
         [v.sharding.spec for v in avals] for avals in (ctx.avals_in, ctx.avals_out)
     )
@@ -133,13 +130,34 @@ def _lower_rows(ctx: Any, *operands: Any, primitive: Primitive, rule: Any, **par
     return mlir.lower_fun(mapped, multiple_results=results)(ctx, *operands)
 
 
+def _have_rows(avals: Sequence[Any], **params: Any) -> bool:
+    """Whether each device of an explicit mesh has whole rows."""
+    x = avals[0]
+    axis = params.get("axis", x.ndim - 1)
+    # A causal mask goes by a row's number.
+    whole = {axis, x.ndim - 2} if params.get("causal") else {axis}
+    return (
+        x.sharding.mesh.are_all_axes_explicit
+        and not any(is_sharded(x, d) for d in whole)
+        # As a tangent may not be that has come by another way (jax 0.10).
+        and all(v.sharding.spec == aligned_spec(v, x, axis) for v in avals[1:])
+    )
+
+
 def register_map(primitive: Primitive, reference: Reference) -> None:
     """The same for an op that reduces nothing: x[..., n] and some of its rows to a result like x.
 
     Along the last axis alone.
     """
     default = mlir.lower_fun(reference, multiple_results=False)
-    register_seeing(primitive, default, partial(_lower_map, name=primitive.name, default=default))
+    rule = partial(_lower_map, name=primitive.name, default=default)
+    register_seeing(primitive, default, rule, _decide_map)
+
+
+def _decide_map(avals: Sequence[Any], *, here: str, **params: Any) -> str | None:
+    """XLA:GPU fuses the conversion with this, and maybe one of the result."""
+    del avals, params
+    return "xla" if here == "cuda" else None
 
 
 def _lower_map(
@@ -148,17 +166,14 @@ def _lower_map(
     name: str,
     default: Rule,
     here: str,
-    widened: bool,
+    seen: str | None,
     axis: int,
     dtype: Any,
 ) -> Any:
-    if widened:
-        ctx, operands = without_last(ctx, operands)
     x = ctx.avals_in[0]
     params = {"axis": axis, "dtype": dtype}
     if (
-        # XLA:GPU fuses the conversion with this, and maybe one of the result.
-        not (widened and here == "cuda")
+        seen is None
         and one_device(ctx)
         and axis == x.ndim - 1
         and dtype == x.dtype
@@ -188,6 +203,63 @@ def _lower_reference(
     return mlir.lower_fun(function, multiple_results=False)(ctx, *operands)
 
 
+def _decide(avals: Sequence[Any], *, here: str, op: str, **params: Any) -> str | None:
+    """See `register_seeing`; `avals` are as kernels would load them."""
+    if params["dtype"] != jnp.float32 and op in DERIVATIVES:
+        return None
+    # On a CPU a loss's gradient has a kernel, which wants the float32.
+    if (here == "cpu" and params["per_row"]) or not may_load(avals[0], here, **params):
+        return None
+    choice = _choose(avals, here=here, op=op, widened=True, **params)
+    return "xla" if choice.implementation == "xla" else "loads"
+
+
+def may_load(
+    x: Any, here: str, *, backend: str | None, strategy: str, dtype: Any, **params: Any
+) -> bool:
+    """Whether kernels may have `x` in place of float32: where it converts, and none is forced."""
+    del params
+    asked = backend in (None, here) and strategy == "auto"
+    return asked and _native.has_kernels(here, x.dtype, dtype)
+
+
+def _choose(
+    operands: Sequence[Any],
+    *,
+    here: str,
+    alone: bool,
+    op: str,
+    per_row: bool,
+    backend: str | None,
+    batch_invariant: bool | None,
+    widened: bool,
+    zeros_are_masked: bool = False,
+    scale: float = 1.0,
+    **params: Any,
+) -> _choice.Choice:
+    """What runs an op on operands of these types, `alone` where no devices share the work."""
+    del scale
+    read = operands[:2] if op in OF_OPERAND else operands
+    x, axis = operands[0], params["axis"]
+    if here == "cuda" and x.shape[axis] == 0:
+        backend = "xla"  # rows without columns may still have a value each
+    if backend is None and (
+        (is_sharded(x, axis) and not batch_invariant)
+        # On an automatic mesh nobody knows whether the axis is sharded.
+        or (per_row and not alone)
+    ):
+        backend = "xla"  # exchanges one value for each row, where a call would gather the axis
+    if backend:
+        return _choice.Choice(backend, "it was asked for")
+    from_result = op in OF_OPERAND and len(operands) == 2
+    case = f"masked_{op}" if zeros_are_masked or from_result else op
+    choice = fastest(case, read, here, batch_invariant, widened=widened, **params)
+    if batch_invariant is None and not choice.batch_invariant and not alone:
+        # Few rows: if the axis is sharded after all, to gather it costs more than they do.
+        choice = choice._replace(implementation="xla")
+    return choice
+
+
 def _lower(
     ctx: Any,
     *operands: Any,
@@ -196,44 +268,30 @@ def _lower(
     call_p: Primitive,
     reference: Reference,
     here: str,
-    widened: bool,
+    seen: str | None,
     backend: str | None,
     batch_invariant: bool | None,
     **params: Any,
 ) -> Any:
     loaded = ctx, operands
-    if widened and op not in DERIVATIVES:
-        loaded = narrowed(ctx, operands, here, params["dtype"])
-        ctx, operands = without_last(ctx, operands)
-    if here == "cuda" and ctx.avals_in[0].shape[params["axis"]] == 0:
-        backend = "xla"  # rows without columns may still have a value each
-    if backend is None and (
-        (is_sharded(ctx.avals_in[0], params["axis"]) and not batch_invariant)
-        # On an automatic mesh nobody knows whether the axis is sharded.
-        or (per_row and not one_device(ctx))
-    ):
-        backend = "xla"  # exchanges one value for each row, where a call would gather the axis
-    attributes = {name: params.pop(name, v) for name, v in ATTRIBUTES.get(op, {}).items()}
-    reads = 2 if op in OF_OPERAND else len(operands)
-    read = loaded[0].avals_in[:reads]
-    from_result = op in OF_OPERAND and len(operands) == 2
-    case = f"masked_{op}" if attributes.get("zeros_are_masked") or from_result else op
-    if backend:
-        choice = _choice.Choice(backend, "it was asked for")
-    else:
-        choice = fastest(case, read, here, batch_invariant, widened=widened, **params)
-        if batch_invariant is None and not choice.batch_invariant and not one_device(ctx):
-            # Few rows: if the axis is sharded after all, to gather it costs more than they do.
-            choice = choice._replace(implementation="xla")
+    if seen == "loads":
+        loaded, (ctx, operands) = last_for_first(ctx, operands), without_last(ctx, operands)
+    backend, alone = "xla" if seen == "xla" else backend, one_device(ctx)
+    request = {"op": op, "per_row": per_row, "here": here, "alone": alone, "backend": backend}
+    request |= {"batch_invariant": batch_invariant, "widened": seen is not None}
+    choice = _choose(loaded[0].avals_in, **request, **params)
     if choice.implementation != here:
-        params |= attributes
         if op == "logsumexp":
-            reference = partial(reference, one_by_one=one_device(ctx))
+            reference = partial(reference, one_by_one=alone)
+        backend = "xla" if choice.implementation == "xla" else backend
         return _lower_reference(ctx, *operands, reference=reference, backend=backend, **params)
-    in_place = here == "cpu" and one_device(ctx)
+    in_place = here == "cpu" and alone
+    reads = 2 if op in OF_OPERAND else len(operands)
     params["batch_invariant"] = choice.is_batch_invariant(batch_invariant)
-    workspace = _workspace(op, read, **params) if here == "cuda" else 0
-    params |= attributes
+    request = {k: params[k] for k in ("axis", "dtype", "strategy", "batch_invariant")}
+    read = loaded[0].avals_in[:reads]
+    workspace = _workspace(op, read, **request) if here == "cuda" else 0
+    params = ATTRIBUTES.get(op, {}) | params
     call = partial(_call, call_p, axis_last=not in_place, workspace=workspace, **params)
     function = mlir.lower_fun(lambda *v: call(*v[:reads]), multiple_results=False)
     return function(loaded[0], *loaded[1])

@@ -107,7 +107,7 @@ def _bind(primitive: Primitive, *operands: jax.Array, axis: int, **request: Any)
 def _jvp(primals: Sequence[jax.Array], tangents: Sequence[Any], **params: Any) -> Any:
     """The derivative is of the value before it is rounded to a narrower dtype."""
     (x,), (t,) = primals, tangents
-    dtype = params["dtype"]
+    x, dtype = _reference.as_stored(x), params["dtype"]
     params |= {"dtype": _reference.compute_dtype(x.dtype, dtype)}
     lse = checkpoint_name(logsumexp_p.bind(x, **params), RESIDUAL)
     dlse = _bind(logsumexp_tangent_p, x, lse, ad.instantiate_zeros(t), **params)

@@ -18,7 +18,7 @@ from jax.interpreters import ad, batching, mlir, xla
 
 from . import _lowering, _native, _reference
 from ._canonicalize import request as canonical_request
-from ._casts import without_last
+from ._casts import last_for_first, without_last
 from ._primitives import (
     RESIDUAL,
     batch_to,
@@ -254,8 +254,54 @@ def _primitive(name: str, *, log: bool) -> Primitive:
     default = mlir.lower_fun(composed, multiple_results=False)
     call_p = _lowering.call_primitive(name, per_row=False)
     rule = partial(_lower, name=name, call_p=call_p, composed=composed)
-    _lowering.register_seeing(primitive, default, rule)
+    _lowering.register_seeing(primitive, default, rule, partial(_decide, name=name))
     return primitive
+
+
+def _decide(
+    avals: Sequence[Any],
+    *,
+    name: str,
+    here: str,
+    alone: bool,
+    names: tuple[str, ...],
+    **params: Any,
+) -> str | None:
+    """See `_lowering.register_seeing`."""
+    # Kernels for a bias alone convert nothing.
+    if "bias" in names or not _lowering.may_load(avals[0], here, **params):
+        return None
+    implementation = _choose(avals, name=name, here=here, names=names, widened=True, **params)
+    if implementation == "xla":
+        return "xla"
+    has_kernel = alone and _has_kernel(avals, name=name, here=here, **params)
+    return "loads" if has_kernel else None
+
+
+def _choose(
+    avals: Sequence[Any],
+    *,
+    name: str,
+    here: str,
+    names: tuple[str, ...],
+    backend: str | None,
+    batch_invariant: bool | None,
+    axis: int,
+    dtype: Any,
+    strategy: str,
+    softcap: float,
+    causal: bool,
+    widened: bool,
+    factor: float,
+) -> str:
+    """`"xla"`, or a platform, whose kernels run if there is one for these terms."""
+    del factor
+    if backend:
+        return backend
+    alone = "bias" in names and not (softcap or causal or set(names) - {"bias", "scale"})
+    case = name.replace("masked", "biased") if alone else name
+    request = {"axis": axis, "dtype": dtype, "strategy": strategy, "widened": widened}
+    return _lowering.fastest(case, avals[:1], here, batch_invariant, **request).implementation
 
 
 def _lower(
@@ -265,26 +311,18 @@ def _lower(
     call_p: Primitive,
     composed: Any,
     here: str,
-    widened: bool,
-    backend: str | None,
+    seen: str | None,
     **params: Any,
 ) -> Any:
-    function = composed
-    loaded = ctx, operands
-    if widened:
-        loaded = _lowering.narrowed(ctx, operands, here, params["dtype"])
-        ctx, operands = without_last(ctx, operands)
-    request = {k: params[k] for k in ("batch_invariant", "axis", "dtype", "strategy")}
-    case = name
-    others = params["softcap"] or params["causal"] or set(params["names"]) - {"bias", "scale"}
-    if "bias" in params["names"] and not others:
-        case = name.replace("masked", "biased")
-    wanted = backend
-    if wanted is None:
-        read = loaded[0].avals_in[:1]
-        choice = _lowering.fastest(case, read, here, widened=widened, **request)
-        wanted = choice.implementation
-    if wanted == here and _has_kernel(loaded[0], name, here, causal=params["causal"], **request):
+    function, loaded = composed, (ctx, operands)
+    if seen == "loads":
+        loaded, (ctx, operands) = last_for_first(ctx, operands), without_last(ctx, operands)
+    if seen == "xla":
+        params["backend"] = "xla"
+    avals = loaded[0].avals_in
+    wanted = _choose(avals, name=name, here=here, widened=seen is not None, **params)
+    alone = _lowering.one_device(ctx)
+    if wanted == here and alone and _has_kernel(avals, name=name, here=here, **params):
         ctx, operands = loaded
         attributes = {k: params[k] for k in ("axis", "dtype", "factor", "softcap", "causal")}
         function = partial(
@@ -296,27 +334,28 @@ def _lower(
             **attributes,
         )
         params = {}
-    else:
+    elif wanted == "xla":
         # Where XLA fuses the terms it fuses the softmax with them, whatever that alone would be.
-        params["backend"] = "xla" if wanted == "xla" else backend
+        params["backend"] = "xla"
     return mlir.lower_fun(partial(function, **params), multiple_results=False)(ctx, *operands)
 
 
 def _has_kernel(
-    ctx: Any,
+    avals: Sequence[Any],
+    *,
     name: str,
     here: str,
-    *,
     axis: int,
     dtype: Any,
     causal: bool,
     strategy: str,
     batch_invariant: bool | None,
+    **params: Any,
 ) -> bool:
-    x, *terms = ctx.avals_in
+    del params
+    x, *terms = avals
     return (
-        _lowering.one_device(ctx)
-        and all(isinstance(d, int) for d in x.shape)
+        all(isinstance(d, int) for d in x.shape)
         and 0 < math.prod(x.shape) < 2**31 * x.shape[axis]
         and _native.has_kernels(here, x.dtype, dtype)
         and not (causal and axis != x.ndim - 1)

@@ -232,8 +232,8 @@ WIDENED = {  # the most columns that are XLA's, and those if the operand was 16 
 
 @pytest.mark.parametrize("op", WIDENED)
 def test_what_was_16_bits_is_xlas_where_it_fuses_the_conversion(op):
-    def chosen(columns, dtype="float32", **flags):
-        dtypes = [jnp.dtype(dtype), jnp.dtype("float32")]
+    def chosen(columns, dtype="float32", output_dtype="float32", **flags):
+        dtypes = [jnp.dtype(dtype), jnp.dtype(output_dtype)]
         return _choice.choose(op, (MANY, columns), 1, *dtypes, "cuda", **flags).implementation
 
     plain, widened = WIDENED[op]
@@ -243,6 +243,10 @@ def test_what_was_16_bits_is_xlas_where_it_fuses_the_conversion(op):
     assert chosen(plain + 8) == "cuda"
     if widened < 200_000:
         assert chosen(widened + 8, operand, widened=True) == "cuda"
+        # Results of 16 bits are the kernels' without a cast.
+        assert (
+            chosen(widened, operand, "bfloat16", widened=True) == ("cuda", "xla")[plain == widened]
+        )
 
 
 @pytest.mark.usefixtures("cpu_has_the_rule")
@@ -260,11 +264,14 @@ def test_a_derivative_whose_cotangent_was_16_bits_is_xlas(name):
 
 
 OF_16_BITS = {  # what makes the float32 that a softmax is of, and whether XLA has its derivative
-    "a copy": (lambda x: x.astype("float32"), True),
-    "scaled": (lambda x: 0.3 * x.astype("float32"), True),
-    "masked": (lambda x: jnp.where(x > 0, x, -1e9).astype("float32") + 1, True),
-    "a product": (lambda x: jnp.dot(x[:, :8], x[:8], preferred_element_type="float32"), False),
-    "in memory": (lambda x: jax.lax.optimization_barrier(x.astype("float32")), False),
+    "a copy": (lambda x, f: x.astype("float32"), True),
+    "scaled": (lambda x, f: 0.3 * x.astype("float32"), True),
+    "masked": (lambda x, f: jnp.where(x > 0, x, -1e9).astype("float32") + 1, True),
+    "two of them": (lambda x, f: x.astype("float32") + jnp.square((x + 1).astype("float32")), True),
+    "transposed": (lambda x, f: x.T.astype("float32").T, True),
+    "a sum with float32": (lambda x, f: f + x.astype("float32"), False),
+    "a product": (lambda x, f: jnp.eye(len(x)) @ x.astype("float32"), False),
+    "in memory": (lambda x, f: jax.lax.optimization_barrier(x.astype("float32")), False),
 }
 
 
@@ -273,16 +280,30 @@ OF_16_BITS = {  # what makes the float32 that a softmax is of, and whether XLA h
 @pytest.mark.parametrize("kind", OF_16_BITS)
 def test_a_derivative_of_float32_that_was_16_bits_is_xlas(name, kind):
     make, by_xla = OF_16_BITS[kind]
-    x = jnp.ones((64, 15_000), "bfloat16")
+    x, f = jnp.ones((64, 15_000), "bfloat16"), jnp.ones((64, 15_000))
 
-    def gradient(x, g):
-        z, back = jax.vjp(make, x)
+    def gradient(x, f, g):
+        z, back = jax.vjp(lambda x: make(x, f), x)
         y, pull_back = jax.vjp(getattr(jax_softmax, name), z)
         return y, back(pull_back(g)[0])[0]
 
-    hlo = compiled(gradient, x, jnp.ones(x.shape))
+    hlo = compiled(gradient, x, f, f)
     assert count_calls(hlo, name) == 1
     assert count_calls(hlo, BACKWARD[name]) == (not by_xla)
+
+
+@pytest.mark.usefixtures("cpu_has_the_rule")
+@pytest.mark.parametrize("name", FORWARD)
+def test_a_derivative_of_16_bits_is_not_xlas_for_a_conversion(name):
+    """Whose own dtype is 16 bits: the kernel converts."""
+    x = jnp.ones((64, 15_000), "bfloat16")
+
+    def gradient(x, g):
+        f = getattr(jax_softmax, name)
+        return jax.vjp(lambda x: f(x, dtype="float32"), x)[1](g)
+
+    hlo = compiled(gradient, x, jnp.ones(x.shape))
+    assert count_calls(hlo, BACKWARD[name]) == 1
 
 
 def test_every_choice_says_why():

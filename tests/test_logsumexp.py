@@ -42,6 +42,20 @@ def weighted(f):
 # -- values --------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_the_gradient_of_what_a_program_computes_sums_to_1(dtype):
+    """XLA may compute with more digits than the 16 bits have that a kernel reads."""
+    x = jnp.asarray(20 * randn(64, 2048), dtype)
+
+    @jax.jit
+    @jax.grad
+    def gradient(d, x):
+        return logsumexp(x * jnp.asarray(1.7, dtype) + d, dtype="float32").sum()
+
+    rows = np.asarray(gradient(jnp.zeros_like(x), x), np.float64)
+    np.testing.assert_allclose(rows.sum(-1), 1, atol=0.01)
+
+
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_matches_wider_arithmetic(dtype):
     xs = [rows(21, n, dtype, huge=False) for n in (1, 2, 7, 64, 257, 4099)]

@@ -67,6 +67,42 @@ def test_the_loss_of_16_bit_logits_is_float32(dtype):
     np.testing.assert_allclose(gradient.astype(np.float32), expected, rtol=info.eps, atol=info.tiny)
 
 
+COMPUTED = {  # losses: at least 0, and rows of their gradients sum to 0
+    "labels": cross_entropy,
+    "labels in float32": lambda x, labels: cross_entropy(x.astype("float32"), labels),
+    "labels, where": lambda x, labels: cross_entropy(x, labels, where=np.ones((1, 2048), bool)),
+    "labels, first axis": lambda x, labels: cross_entropy(x.T, labels, axis=0),
+    "probabilities": lambda x, labels: softmax_cross_entropy(x, jax.nn.one_hot(labels, 2048)),
+    "probabilities in float32": lambda x, labels: softmax_cross_entropy(
+        x.astype("float32"), jax.nn.one_hot(labels, 2048)
+    ),
+}
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("kind", COMPUTED)
+def test_logits_that_a_program_computes_are_the_rounded_ones_everywhere(kind, dtype):
+    """XLA may compute with more digits than the 16 bits have that a kernel reads."""
+    rng = np.random.default_rng(0)
+    x = jnp.asarray(20 * rng.standard_normal((64, 2048)), dtype)
+    b = jnp.asarray(rng.standard_normal(2048), dtype)
+
+    def logits(x, b):
+        return x * jnp.asarray(1.7, dtype) + b
+
+    labels = jnp.argmax(logits(x, b), -1)  # of results that are in memory
+    loss = jax.jit(lambda x, b: COMPUTED[kind](logits(x, b), labels))(x, b)
+    assert loss.min() >= 0
+
+    @jax.jit
+    @jax.grad
+    def gradient(d, x, b):
+        return COMPUTED[kind](logits(x, b) + d, labels).sum()
+
+    rows = np.asarray(gradient(jnp.zeros_like(x), x, b), np.float64)
+    assert abs(rows.sum(-1)).max() < 0.01
+
+
 @pytest.mark.parametrize("labels", [[-1, -7, 0], [7, 6, -8], [100, -100, 3]], ids=str)
 def test_negative_and_out_of_range_labels(labels):
     logits, labels = batch(3, 7)[0], np.array(labels)

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import re
 
 import jax
 import jax.numpy as jnp
@@ -212,6 +213,25 @@ def test_explicit_mesh(name, mode, axis, spec, make_mesh):
         got = jax.jit(f)(x, t)
         assert jax.typeof(got).sharding == jax.typeof(x).sharding
         assert_result(got, reference(randn(0), randn(1)), x.sharding)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("again", [False, True])
+def test_on_an_explicit_mesh_kernels_read_the_16_bits_of_a_float32(masked, again, make_mesh):
+    mesh = make_mesh(AxisType.Explicit)
+    sharding = NamedSharding(mesh, P("a"))
+
+    def of_float32(x):
+        wide = x.astype("float32")
+        wide = jax.sharding.reshard(wide, sharding) if again else wide
+        mask = jnp.arange(x.shape[-1]) % 3 != 0 if masked else None
+        return jax_softmax.softmax(wide, where=mask, batch_invariant=True)
+
+    with jax.set_mesh(mesh):
+        x = jax.device_put(np.ones((16, 64, 1024), "bfloat16"), sharding)
+        program = jax.jit(of_float32).lower(x).as_text()
+    operands = re.findall(r"custom_call @jax_softmax.*: \(tensor<[\dx]*x(\w+)>", program)
+    assert operands == ["bf16"]
 
 
 @each_name

@@ -255,6 +255,24 @@ def test_kernels_read_the_16_bits_that_a_float32_was_made_of(name, dtype, terms)
     assert_close(got.astype("float32"), want, rtol=1e-2, atol=1e-3)
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("where", [None, np.arange(128) % 3 != 0], ids=["all", "where"])
+def test_what_else_uses_the_float32_has_the_digits_that_kernels_read(dtype, where):
+    """XLA may compute with more of them than the 16 bits have that it makes float32 of."""
+    x, b = (jnp.asarray(20 * randn(8, 128, seed=seed), dtype) for seed in range(2))
+
+    @jax.jit
+    def logits_and_rest(x, b):
+        z = (x * jnp.asarray(1.7, dtype) + b).astype("float32")
+        y = jax_softmax.log_softmax(z, where=where, batch_invariant=True)
+        return z, z - y
+
+    z, rest = logits_and_rest(x, b)
+    kept = slice(None) if where is None else where
+    assert np.ptp(rest[:, kept], axis=1).max() < 1e-3
+    np.testing.assert_array_equal(z, z.astype(dtype).astype("float32"))
+
+
 @each_name
 def test_other_conversions_before_a_kernel_are_left_alone(name, backend):
     f = both(name)[0]
