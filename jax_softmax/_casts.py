@@ -3,7 +3,6 @@
 In mixed precision a softmax of 16 bits is often that of a float32 copy of them.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -77,11 +76,11 @@ def _narrow_dtype(value: Any) -> Any:
     return next((d for d in NARROW if element == mlir.dtype_to_ir_type(d)), None)
 
 
-def without_last(ctx: Any, operands: Sequence[Any]) -> tuple[Any, Sequence[Any]]:
+def without_last(ctx: Any, operands: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
     return ctx.replace(avals_in=ctx.avals_in[:-1]), operands[:-1]
 
 
-def last_for_first(ctx: Any, operands: Sequence[Any]) -> tuple[Any, Sequence[Any]]:
+def last_for_first(ctx: Any, operands: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
     """The last operand in place of the first one."""
     (_, *avals, aval), (_, *values, value) = ctx.avals_in, operands
-    return ctx.replace(avals_in=[aval, *avals]), [value, *values]
+    return ctx.replace(avals_in=[aval, *avals]), (value, *values)

@@ -299,7 +299,7 @@ def _lower(
 
 def fastest(
     op: str,
-    operands: list[Any],
+    operands: Sequence[Any],
     here: str,
     batch_invariant: bool | None,
     *,
@@ -341,7 +341,7 @@ def may_be_fused(
     return "xla" in chosen and math.prod(x.shape[axis + 1 :]) == 1
 
 
-def _workspace(op: str, operands: list[Any], *, axis: int, dtype: Any, **request: Any) -> int:
+def _workspace(op: str, operands: Sequence[Any], *, axis: int, dtype: Any, **request: Any) -> int:
     """The bytes of scratch memory that the call is given for each row."""
     shape = operands[0].shape
     if not _is_static(shape):
