@@ -16,7 +16,7 @@ Axis = int | Sequence[int] | None
 
 # How `jit` is to inline public functions: as the caller is traced, so that a primitive's lowering
 # sees what made its operands. From jax 0.11 on, True means later.
-EARLY: Any = jax.Inline.JAX_EARLY if hasattr(jax, "Inline") else True
+EARLY: Any = getattr(getattr(jax, "Inline", None), "JAX_EARLY", True)
 
 
 def hashable(axis: Axis) -> Axis:
