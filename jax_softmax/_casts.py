@@ -8,13 +8,17 @@ from typing import Any
 import jax.numpy as jnp
 from jax.interpreters import mlir
 
+Operands = tuple[Any, ...]
+Lowered = tuple[Any, Operands]  # a lowering's context, and its operands
+
 # What float32 holds every digit of.
 NARROW = (jnp.dtype("bfloat16"), jnp.dtype("float16"))
 # That a search for conversions looks at: masked and scaled logits and their log-softmax are 20.
 MOST_VALUES = 32
 # What has no elements of its own, and what XLA fuses nothing across.
 SPREAD = {"stablehlo.broadcast_in_dim", "stablehlo.constant", "stablehlo.iota"}
-UNFUSED = {"stablehlo.convolution", "stablehlo.dot_general", "stablehlo.optimization_barrier"}
+BARRIER = "stablehlo.optimization_barrier"
+UNFUSED = {"stablehlo.convolution", "stablehlo.dot_general", BARRIER}
 
 
 def cast_before(operand: Any, aval: Any) -> tuple[Any, Any] | None:
@@ -36,10 +40,10 @@ def rounded(cast: Any) -> Any:
     its own code alone: a loss, its logsumexp by a kernel, could be less than 0.
     """
     (source,) = cast.operands
+    if _name(source.owner) == BARRIER:
+        return source
     with mlir.ir.InsertionPoint(cast):
-        barrier = mlir.ir.Operation.create(
-            "stablehlo.optimization_barrier", results=[source.type], operands=[source]
-        )
+        barrier = mlir.ir.Operation.create(BARRIER, results=[source.type], operands=[source])
     cast.operands[0] = barrier.result
     return barrier.result
 
@@ -76,11 +80,13 @@ def _narrow_dtype(value: Any) -> Any:
     return next((d for d in NARROW if element == mlir.dtype_to_ir_type(d)), None)
 
 
-def without_last(ctx: Any, operands: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
-    return ctx.replace(avals_in=ctx.avals_in[:-1]), operands[:-1]
+def bound_and_loaded(ctx: Any, operands: Operands, seen: str | None) -> tuple[Lowered, Lowered]:
+    """What a primitive is bound to and what its kernels load, each with the context to lower it in.
 
-
-def last_for_first(ctx: Any, operands: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
-    """The last operand in place of the first one."""
-    (_, *avals, aval), (_, *values, value) = ctx.avals_in, operands
-    return ctx.replace(avals_in=[aval, *avals]), (value, *values)
+    These differ where the last operand is what the first one was converted from: `seen="loads"`.
+    """
+    if seen != "loads":
+        return (ctx, operands), (ctx, operands)
+    (*avals, aval), (*values, value) = ctx.avals_in, operands
+    bound = ctx.replace(avals_in=avals), (*values,)
+    return bound, (ctx.replace(avals_in=[aval, *avals[1:]]), (value, *values[1:]))

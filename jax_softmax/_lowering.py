@@ -11,7 +11,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import mlir
 
 from . import _choice, _native
-from ._casts import cast_before, last_for_first, rounded, was_narrow, without_last
+from ._casts import bound_and_loaded, cast_before, rounded, was_narrow
 from ._reference import ONE_KERNEL, is_sharded
 
 Reference = Callable[..., jax.Array]
@@ -76,9 +76,8 @@ def register_seeing(
         alone = one_device(ctx) or _have_rows(ctx.avals_in, **params)
         request = {"here": here, "alone": alone} | params
         if primitive.name in DERIVATIVES:
-            narrow = any(was_narrow(v) for v in operands[:2])
-            by_xla = narrow and decide(ctx.avals_in, **request) == "xla"
-            return "xla" if by_xla else None, None
+            by_xla = decide(ctx.avals_in, **request) == "xla"
+            return "xla" if by_xla and any(map(was_narrow, operands[:2])) else None, None
         cast, aval = cast_before(operands[0], ctx.avals_in[0]) or (None, None)
         if cast is None:
             return None, None
@@ -100,8 +99,7 @@ def register_seeing(
 
 
 def _lower_default(ctx: Any, *operands: Any, default: Rule, seen: str | None, **params: Any) -> Any:
-    if seen == "loads":
-        ctx, operands = without_last(ctx, operands)
+    (ctx, operands), _ = bound_and_loaded(ctx, operands, seen)
     return default(ctx, *operands, **params)
 
 
@@ -205,8 +203,8 @@ def _lower_reference(
 
 def _decide(avals: Sequence[Any], *, here: str, op: str, **params: Any) -> str | None:
     """See `register_seeing`; `avals` are as kernels would load them."""
-    if params["dtype"] != jnp.float32 and op in DERIVATIVES:
-        return None
+    if op in DERIVATIVES and params["dtype"] != jnp.float32:
+        return None  # which most are, and is found before anything is chosen
     # On a CPU a loss's gradient has a kernel, which wants the float32.
     if (here == "cpu" and params["per_row"]) or not may_load(avals[0], here, **params):
         return None
@@ -273,9 +271,7 @@ def _lower(
     batch_invariant: bool | None,
     **params: Any,
 ) -> Any:
-    loaded = ctx, operands
-    if seen == "loads":
-        loaded, (ctx, operands) = last_for_first(ctx, operands), without_last(ctx, operands)
+    (ctx, operands), loaded = bound_and_loaded(ctx, operands, seen)
     backend, alone = "xla" if seen == "xla" else backend, one_device(ctx)
     request = {"op": op, "per_row": per_row, "here": here, "alone": alone, "backend": backend}
     request |= {"batch_invariant": batch_invariant, "widened": seen is not None}

@@ -18,7 +18,7 @@ from jax.interpreters import ad, batching, mlir, xla
 
 from . import _lowering, _native, _reference
 from ._canonicalize import request as canonical_request
-from ._casts import last_for_first, without_last
+from ._casts import bound_and_loaded
 from ._primitives import (
     RESIDUAL,
     batch_to,
@@ -314,9 +314,8 @@ def _lower(
     seen: str | None,
     **params: Any,
 ) -> Any:
-    function, loaded = composed, (ctx, operands)
-    if seen == "loads":
-        loaded, (ctx, operands) = last_for_first(ctx, operands), without_last(ctx, operands)
+    function = composed
+    (ctx, operands), loaded = bound_and_loaded(ctx, operands, seen)
     if seen == "xla":
         params["backend"] = "xla"
     avals = loaded[0].avals_in
