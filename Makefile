@@ -10,7 +10,7 @@ SETTINGS ?=
 # architecture take 25 minutes on two cores.
 WITHOUT_GPU = $(if $(SETTINGS)$(JAX_SOFTMAX_CUDA)$(shell nvidia-smi -L 2> /dev/null),,\
     -C cmake.define.JAX_SOFTMAX_CUDA=off)
-PYTEST = $(BIN)/python -m pytest -n 2
+PYTEST = $(BIN)/python -m pytest -n 2 --dist worksteal
 
 # What tools/smoke.py runs.
 SMOKE = warp registers tile block ring cluster split stream panel strided others
@@ -51,7 +51,7 @@ gpu-test:
 	$(PYTHON) -m pip install -v --no-build-isolation --no-deps -e . \
 	    -C cmake.define.JAX_SOFTMAX_CUDA=on $(SETTINGS) > $(BUILD_LOG) 2>&1 || (tail -50 $(BUILD_LOG); exit 1)
 	$(PYTHON) -m jax_softmax
-	$(PYTHON) -m pytest -n auto
+	$(PYTHON) -m pytest -n auto --dist worksteal
 	$(PYTHON) examples/train_lm.py
 
 # A process for each tool and strategy: `make -j 20 -k sanitize`.

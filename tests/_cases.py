@@ -29,7 +29,9 @@ WITHIN_A_PLAN = {
         ),
     ),
 }
-ROWS = 21  # one full vector of lanes in any CPU instruction set, and a remainder
+# One full vector of lanes in any CPU instruction set, and a remainder; one row for each kind of
+# input where they are long, as wider arithmetic takes longest there.
+ROWS, ROWS_IF_LONG, LONG = 21, 7, 8192
 # The columns and neighbours of panels that a cluster's blocks share, in whole and in unequal parts.
 SHARED = ((770, 64), (1025, 8), (1536, 40), (2048, 64), (3001, 72), (4099, 24), (9001, 16))
 # The same of rows that are split: vectors that begin and end inside a row's neighbours, parts of a
@@ -44,16 +46,20 @@ def rows(count: int, n: int, dtype, *, huge: bool = True, seed: int = 0) -> np.n
     rng = np.random.default_rng([n, seed])
     largest = float(jax.numpy.finfo(dtype).max)
     kinds = [
-        lambda: rng.standard_normal(n),
-        lambda: np.where(np.arange(n) % 2, -0.1, 0.0),
-        lambda: 10 * rng.standard_normal(n),
-        lambda: np.full(n, 0.3),
-        lambda: rng.choice([0.0, -0.1], n),
-        lambda: rng.standard_normal(n) + 30 * (np.arange(n) == n // 3),
+        rng.standard_normal,
+        lambda shape: np.where(np.arange(n) % 2, -0.1, np.zeros(shape)),
+        lambda shape: 10 * rng.standard_normal(shape),
+        lambda shape: np.full(shape, 0.3),
+        lambda shape: rng.choice([0.0, -0.1], shape),
+        lambda shape: rng.standard_normal(shape) + 30 * (np.arange(n) == n // 3),
     ]
     if huge:
-        kinds.append(lambda: rng.choice([-0.9, 0.9], n) * largest)
-    return np.stack([kinds[(i + seed) % len(kinds)]() for i in range(count)]).astype(dtype)
+        kinds.append(lambda shape: rng.choice([-0.9, 0.9], shape) * largest)
+    made = np.empty((count, n), dtype)
+    for i, kind in enumerate(kinds):
+        these = made[(i - seed) % len(kinds) :: len(kinds)]
+        these[:] = kind(these.shape)
+    return made
 
 
 def operands(op: str, shape, axis: int, dtype) -> list[np.ndarray]:
@@ -83,14 +89,14 @@ def problems(
             *(((ROWS, n), 1) for n in SMALL),
             ((3, 64, 33), 1),
             ((3, 21, 2), 1),
-            ((7, 50_257), 1),
+            ((ROWS_IF_LONG, 50_257), 1),
         ]
     backend = implementation.partition(":")[0]
     limits = _around_limits(op, dtype, implementation, output_dtype)
     lengths = {*SMALL, *limits, *WITHIN_A_PLAN.get(implementation, WITHIN_A_PLAN[backend])}
-    last = [((ROWS, n), 1) for n in sorted(lengths)]
+    last = [((ROWS if n <= LONG else ROWS_IF_LONG, n), 1) for n in sorted(lengths)]
     inner = [((3, n, i), 1) for i in INNER for n in INNER_LENGTHS]
-    few = [((7, LARGE[backend]), 1)]
+    few = [((ROWS_IF_LONG, LARGE[backend]), 1)]
     many = [((5003, 17), 1), ((1009, 640), 1), ((1009, 9, 3), 1)]
     many += [((3, 2050, 8), 1), ((2, 5003, 40), 1), ((2, 3001, 33), 1), ((17, 6, 2064), 1)]
     many += [((1009, 3, 40), 1)]
