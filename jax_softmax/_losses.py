@@ -226,15 +226,25 @@ def _aligned(
         logits, targets = align(logits, targets, axis=static.axis)
     else:
         logits, targets, where = align(logits, targets, where, axis=static.axis)
-    return _cross_entropy(static, logits, targets, where)
+    unmasked = logits if where is None else jnp.where(where, logits, -jnp.inf)
+    lse = bind_logsumexp(unmasked, static.axis, _wide(logits, targets))
+    return _cross_entropy(static, logits, targets, where, checkpoint_name(lse, RESIDUAL))
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _cross_entropy(
-    static: _Static, logits: jax.Array, targets: jax.Array, where: jax.Array | None
+    static: _Static,
+    logits: jax.Array,
+    targets: jax.Array,
+    where: jax.Array | None,
+    lse: jax.Array,
 ) -> tuple[jax.Array, jax.Array]:
-    """Loss and logsumexp per row; `targets` are integer labels [*rows] or probabilities."""
-    return _forward(static, logits, targets, where)[0]
+    """Loss and logsumexp per row; `targets` are integer labels [*rows] or probabilities.
+
+    `lse` is the logsumexp, whose lowering would not see here what its operand was converted from.
+    The rule knows its first derivative, and leaves that out; the next ones are of `lse` too.
+    """
+    return _forward(static, logits, targets, where, lse)[0]
 
 
 def _cross_entropy_jvp(static: _Static, primals: Any, tangents: Any) -> Any:
@@ -254,12 +264,14 @@ _cross_entropy.defjvp(_cross_entropy_jvp, symbolic_zeros=True)
 
 
 def _forward(
-    static: _Static, logits: jax.Array, targets: jax.Array, where: jax.Array | None
+    static: _Static,
+    logits: jax.Array,
+    targets: jax.Array,
+    where: jax.Array | None,
+    lse: jax.Array,
 ) -> tuple[tuple[jax.Array, jax.Array], tuple[Any, ...]]:
     axis, smoothing, z_loss, *_ = static
-    wide = _wide(logits, targets)
-    unmasked = logits if where is None else jnp.where(where, logits, -jnp.inf)
-    lse = checkpoint_name(bind_logsumexp(unmasked, axis, wide), RESIDUAL)
+    wide = lse.dtype
     if _are_labels(targets):
         loss, total = lse - _at_labels(logits, targets, axis).astype(wide), None
     else:

@@ -186,16 +186,19 @@ def fused(mesh, name) -> dict:
     def gradient(x, g, *rest):
         return jax.vjp(lambda x: f(x, *rest), x)[1](g)[0]
 
-    forward, rest = compiled(f, *operands), operands[1:]
     g = jax.eval_shape(f, *operands)
     g = struct(g.shape, g.dtype)
-    lowered = jax.jit(gradient).lower(operands[0], g, *rest).compile()
+    both_programs = [
+        jax.jit(f).lower(*operands).compile(),
+        jax.jit(gradient).lower(operands[0], g, *operands[1:]).compile(),
+    ]
+    forward, backward = (made.as_text() for made in both_programs)
     return {
         "forward": count_calls(forward),
         "kernels": kernels(forward),
-        "gradient": count_calls(lowered.as_text()),
-        "operations": sorted(operations(forward) | operations(lowered.as_text())),
-        "temporaries": lowered.memory_analysis().temp_size_in_bytes,
+        "gradient": count_calls(backward),
+        "operations": sorted(operations(forward) | operations(backward)),
+        "temporaries": max(made.memory_analysis().temp_size_in_bytes for made in both_programs),
         "bytes": operands[0].size * 2 // mesh.size,
     }
 
