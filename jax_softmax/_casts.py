@@ -18,14 +18,20 @@ MOST_VALUES = 32
 # What has no elements of its own, and what XLA fuses nothing across.
 SPREAD = {"stablehlo.broadcast_in_dim", "stablehlo.constant", "stablehlo.iota"}
 BARRIER = "stablehlo.optimization_barrier"
+MOVED = {"stablehlo.reshape", "stablehlo.transpose"}  # of all elements
 UNFUSED = {"stablehlo.convolution", "stablehlo.dot_general", BARRIER}
 
 
 def cast_before(operand: Any, aval: Any) -> tuple[Any, Any] | None:
-    """The conversion that made a float32 operand of 16 bits, and the type that these have."""
+    """The conversion that made a float32 operand of 16 bits, and the type that these would have.
+
+    There may be reshapes between them, as where all tokens' logits become the rows of a loss.
+    """
     made_by = operand.owner  # an operation, or a block, whose argument it is
     # What its type says on an explicit mesh, and the source's will.
-    while aval.sharding.mesh.are_all_axes_explicit and _name(made_by) == "sdy.sharding_constraint":
+    explicit = aval.sharding.mesh.are_all_axes_explicit
+    passed = "sdy.sharding_constraint" if explicit else "stablehlo.reshape"
+    while _name(made_by) == passed:
         made_by = made_by.operands[0].owner
     if aval.dtype != jnp.float32 or _name(made_by) != "stablehlo.convert":
         return None
@@ -33,19 +39,23 @@ def cast_before(operand: Any, aval: Any) -> tuple[Any, Any] | None:
     return None if dtype is None else (made_by, aval.update(dtype=dtype))
 
 
-def rounded(cast: Any) -> Any:
-    """What `cast` converts, in memory: all that use its result have the same digits from there on.
+def rounded(cast: Any, operand: Any) -> Any:
+    """What `cast` converts, in memory, and in the shape of the operand that it made.
 
-    XLA may drop a conversion to 16 bits and back, and give the digits that these would have lost to
-    its own code alone: a loss, its logsumexp by a kernel, could be less than 0.
+    So all that use its result have the same digits from there on. XLA may drop a conversion to 16
+    bits and back, and give the digits that these would have lost to its own code alone: a loss, its
+    logsumexp by a kernel, could be less than 0.
     """
     (source,) = cast.operands
-    if _name(source.owner) == BARRIER:
+    if _name(source.owner) != BARRIER:
+        with mlir.ir.InsertionPoint(cast):
+            barrier = mlir.ir.Operation.create(BARRIER, results=[source.type], operands=[source])
+        cast.operands[0] = source = barrier.result
+    shape = operand.type.shape
+    if source.type.shape == shape:
         return source
-    with mlir.ir.InsertionPoint(cast):
-        barrier = mlir.ir.Operation.create(BARRIER, results=[source.type], operands=[source])
-    cast.operands[0] = barrier.result
-    return barrier.result
+    like = mlir.ir.RankedTensorType.get(shape, source.type.element_type)
+    return mlir.ir.Operation.create("stablehlo.reshape", results=[like], operands=[source]).result
 
 
 def was_narrow(value: Any) -> bool:
@@ -59,7 +69,7 @@ def was_narrow(value: Any) -> bool:
         converts = _name(made_by) in ("stablehlo.convert", "stablehlo.custom_call")
         if converts and operands and _narrow_dtype(operands[0]) is not None:
             continue
-        if _name(made_by) != "stablehlo.transpose":
+        if _name(made_by) not in MOVED:
             operands = [
                 v for v in operands if v.type == value.type and _name(v.owner) not in SPREAD
             ]

@@ -87,7 +87,8 @@ def register_seeing(
         seen, found = look(ctx, operands, **params)
         if seen == "loads":
             cast, aval = found
-            ctx, operands = ctx.replace(avals_in=[*ctx.avals_in, aval]), (*operands, rounded(cast))
+            ctx = ctx.replace(avals_in=[*ctx.avals_in, aval])
+            operands = (*operands, rounded(cast, operands[0]))
         bind = partial(seeing.bind, seen=seen, **params)
         return mlir.lower_fun(bind, multiple_results=seeing.multiple_results)(ctx, *operands)
 

@@ -63,6 +63,11 @@ FUSED = (
     "where in float32",
     "log in float32",
     "cross entropy in float32",
+    "cross entropy of rows in float32",
+)
+# On two devices the mesh is explicit, where a reshape hides what was converted.
+FUSED_ON = tuple(
+    pair for pair in itertools.product(FUSED, DEVICES) if pair != (FUSED[-1], max(DEVICES))
 )
 ABSMAX = (
     ("absmax_scale", "float32", (442_368, 128)),
@@ -181,6 +186,10 @@ def fused(mesh, name) -> dict:
             lambda x, labels: cross_entropy(x.astype("float32"), labels),
             (struct(LOGITS), struct(LOGITS[:1], "int32")),
         ),
+        "cross entropy of rows in float32": (
+            lambda x, labels: cross_entropy(x.astype("float32").reshape(LOGITS), labels),
+            (struct((2, LOGITS[0] // 2, LOGITS[1])), struct(LOGITS[:1], "int32")),
+        ),
     }[name]
 
     def gradient(x, g, *rest):
@@ -219,7 +228,7 @@ def main() -> None:
     programs |= {f"few, {name} on {n}": few(meshes[n], name) for name in NAMES for n in DEVICES}
     # The trace tells of an explicit mesh that each device has whole rows.
     meshes[2] = topology(2, AxisType.Explicit)
-    programs |= {f"{name} on {n}": fused(meshes[n], name) for name in FUSED for n in DEVICES}
+    programs |= {f"{name} on {n}": fused(meshes[n], name) for name, n in FUSED_ON}
     programs |= {str(case): absmax(meshes[1], *case) for case in ABSMAX}
     print(json.dumps(programs))
 

@@ -70,6 +70,9 @@ def test_the_loss_of_16_bit_logits_is_float32(dtype):
 COMPUTED = {  # losses: at least 0, and rows of their gradients sum to 0
     "labels": cross_entropy,
     "labels in float32": lambda x, labels: cross_entropy(x.astype("float32"), labels),
+    "labels in float32, as rows": lambda x, labels: cross_entropy(
+        x.reshape(4, -1, 2048).astype("float32").reshape(-1, 2048), labels
+    ),
     "labels, where": lambda x, labels: cross_entropy(x, labels, where=np.ones((1, 2048), bool)),
     "labels, first axis": lambda x, labels: cross_entropy(x.T, labels, axis=0),
     "probabilities": lambda x, labels: softmax_cross_entropy(x, jax.nn.one_hot(labels, 2048)),

@@ -261,6 +261,24 @@ def test_kernels_read_the_16_bits_that_a_float32_was_made_of(name, dtype, terms)
     assert_close(got.astype("float32"), want, rtol=1e-2, atol=1e-3)
 
 
+BEFORE_RESHAPES = {
+    "rows": lambda f, x: f(x.astype("float32").reshape(-1, 128)),
+    "twice": lambda f, x: f(x.astype("float32").reshape(2, 512).reshape(8, 128)),
+    "two axes": lambda f, x: f(x.astype("float32").reshape(8, 4, 32), axis=(1, 2)),
+}
+
+
+@each_name
+@pytest.mark.parametrize("reshapes", BEFORE_RESHAPES)
+def test_reshapes_hide_no_conversion(name, reshapes):
+    f = functools.partial(both(name)[0], batch_invariant=True)
+    x = jnp.asarray(randn(2, 4, 128), "bfloat16")
+    program = jax.jit(functools.partial(BEFORE_RESHAPES[reshapes], f))
+    assert OPERAND.findall(program.lower(x).as_text()) == ["bf16"]
+    want = f(x, dtype="float32").reshape(8, 128)
+    np.testing.assert_array_equal(program(x).reshape(8, 128), want)
+
+
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 @pytest.mark.parametrize("where", [None, np.arange(128) % 3 != 0], ids=["all", "where"])
 def test_what_else_uses_the_float32_has_the_digits_that_kernels_read(dtype, where):
