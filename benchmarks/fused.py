@@ -271,6 +271,7 @@ def mixed(dtype: str, sizes: Sizes) -> Iterator[Fused]:
             k: jax.value_and_grad(lambda x, labels, f=f: f(x, labels).mean())
             for k, f in losses.items()
         }
+        yield Fused("mixed: cross-entropy", dtype, 1, losses, (x, labels))
         yield Fused("mixed: cross-entropy, value and gradient", dtype, 3, both, (x, labels))
 
 

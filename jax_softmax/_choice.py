@@ -61,6 +61,10 @@ class Rule(NamedTuple):
     # By op: the most columns for which panels of a cluster, of four such vectors or more, are the
     # faster ones (benchmarks/results/h200-panel-strategies.json).
     panel_columns: dict[str, int]
+    # Vectors of neighbours, of all columns, of which the kernels that convert keep enough threads
+    # busy (benchmarks/results/h200-conversions-across.json: with fewer, and with at most two side
+    # by side of 16 bits or in a derivative, XLA's code takes 0.1 to 1.0 of the time).
+    converted_vectors: int
     streamed_columns: int  # the most that a few threads may read once, for a value each row
     rows_twice: int  # the fewest rows that keep the device busy when they are read twice
     # Too little for blocks to share out (benchmarks/results/h200-small.json): of values each row,
@@ -151,6 +155,7 @@ RULES = {
             "log_softmax_tangent": 2**12,
             "log_softmax_cotangent": 2**12,
         },
+        converted_vectors=56,
         streamed_columns=2**11,
         rows_twice=2**14,
         few_values=Few(2**9, 2**10),
@@ -233,6 +238,10 @@ def keeps_neighbours(
         return columns <= rule.streamed_columns or rows >= rule.rows_twice
     inputs = 1 if op in FORWARD else 2
     if inner % vector == 0:
+        if dtype != output_dtype:
+            few_side_by_side = inner <= 2 * vector and (inputs == 2 or dtype.itemsize == 2)
+            if few_side_by_side or columns * inner < rule.converted_vectors * vector:
+                return False
         few, narrow = rows < rule.panel_vectors * vector, inner < 4 * vector
         if few and columns > rule.streamed_columns:
             return False

@@ -280,6 +280,8 @@ def _lower(
     if choice.implementation != here:
         if op == "logsumexp":
             reference = partial(reference, one_by_one=alone)
+        elif op == "log_softmax":
+            reference = partial(reference, in_pairs=alone and here == "cuda")
         backend = "xla" if choice.implementation == "xla" else backend
         return _lower_reference(ctx, *operands, reference=reference, backend=backend, **params)
     in_place = here == "cpu" and alone

@@ -17,6 +17,9 @@ import jax.numpy as jnp
 ONE_KERNEL = 2**12
 # The most columns that `logsumexp` takes one by one.
 FEW_COLUMNS = 4
+# The most columns whose log-softmax along another axis than the last sums pairs: 16,668 take 0.9 of
+# the time of two sums, 100,167 1.4 times that.
+LONGEST_OF_PAIRS = 2**15
 
 
 def compute_dtype(*dtypes: Any) -> Any:
@@ -81,18 +84,30 @@ def softmax(x: jax.Array, *, axis: int, dtype: Any) -> jax.Array:
     return (e * (1 / total) if x.dtype.itemsize == 2 else e / total).astype(dtype)
 
 
-def _log_of_sum(e: jax.Array, ones: jax.Array, axis: int) -> jax.Array:
+def _log_of_sum(e: jax.Array, ones: jax.Array, axis: int, in_pairs: bool) -> jax.Array:
     """The logarithm of the sum of `e`, whose largest is 1; `ones` is 1 there, elsewhere 0 or 1.
 
     Ones have a sum of their own: where one term outweighs the rest, the logarithm keeps its digits.
     XLA:GPU reduces side by side what does not depend on each other: a reduction more on the sum of
-    all took 1.7 times as long (after a bias, 512 bf16 columns, H200, 2026-11).
+    all took 1.7 times as long (after a bias, 512 bf16 columns, H200, 2026-11). Along another axis
+    that is as slow: with `in_pairs`, for an axis that no devices share, both are one sum of complex
+    numbers then. That takes 0.5 to 1.0 of the time, of very long rows more
+    (benchmarks/results/h200-log-forms.json).
     """
+    rest, columns = e - ones, e.shape[axis]
+    short = isinstance(columns, int) and columns <= LONGEST_OF_PAIRS
+    if in_pairs and short and not _is_last(e, axis):
+        pairs = jnp.sum(jax.lax.complex(rest, ones), axis, keepdims=True)
+        return jnp.log1p(pairs.real + (pairs.imag - 1))
     count = jnp.sum(ones, axis, keepdims=True)
-    return jnp.log1p(jnp.sum(e - ones, axis, keepdims=True) + (count - 1))
+    return jnp.log1p(jnp.sum(rest, axis, keepdims=True) + (count - 1))
 
 
-def log_softmax(x: jax.Array, *, axis: int, dtype: Any) -> jax.Array:
+def _is_last(x: jax.Array, axis: int) -> bool:
+    return all(d == 1 for d in x.shape[axis + 1 :])
+
+
+def log_softmax(x: jax.Array, *, axis: int, dtype: Any, in_pairs: bool = False) -> jax.Array:
     """What counts as one is what XLA:GPU is faster with.
 
     In 16 bits the maxima: of both passes, with a sum of squares between them, it makes three
@@ -104,7 +119,7 @@ def log_softmax(x: jax.Array, *, axis: int, dtype: Any) -> jax.Array:
     if jnp.iscomplexobj(x):
         return (d - jnp.log(jnp.sum(e, axis, keepdims=True))).astype(dtype)
     ones = (d == 0).astype(e.dtype) if _are_narrow(x.dtype, dtype) else jnp.round(e)
-    return (d - _log_of_sum(e, ones, axis)).astype(dtype)
+    return (d - _log_of_sum(e, ones, axis, in_pairs)).astype(dtype)
 
 
 def _are_narrow(*dtypes: Any) -> bool:
@@ -154,9 +169,8 @@ def softmax_tangent(
         return _tangent_of_any_sum(y, t, axis=axis, dtype=dtype, scale=scale)
     columns = y.shape[axis]
     is_short = isinstance(columns, int) and columns <= ONE_KERNEL
-    last = all(d == 1 for d in y.shape[axis + 1 :])
     one_device = not is_sharded(jax.typeof(y), axis)  # a sum more is one more that devices exchange
-    one_kernel = is_short and last and one_device and y.dtype == jnp.float32
+    one_kernel = is_short and _is_last(y, axis) and one_device and y.dtype == jnp.float32
     tangent = _tangent_of_sum_1 if one_kernel else _tangent_of_any_sum
     return tangent(y, t, axis=axis, dtype=dtype, scale=scale)
 

@@ -1,5 +1,7 @@
 """Every op, dtype and strategy against wider arithmetic, at lengths around each plan limit."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,6 +18,8 @@ from _truth import (
     PER_ROW,
     assert_right,
 )
+
+from jax_softmax import _reference
 
 OPS = (*FORWARD, *GRADIENT, *PER_ROW)
 each_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -117,6 +121,21 @@ def test_special_values(op, dtype, output_dtype, implementation):
     results = run(op, [[x] for x in xs], axes, implementation, output_dtype)
     for got, x, axis in zip(results, xs, axes, strict=True):
         assert_right(op, got, x, axis=axis, context=implementation)
+
+
+@each_pair
+@pytest.mark.parametrize("shape, axis", [((300, 7), 0), ((2, 40, 21), 1), ((21, 5, 1), 1)])
+def test_pairs_of_sums_lose_no_digits(shape, axis, dtype, output_dtype):
+    """XLA's code along another axis than the last, on one GPU."""
+    log_softmax = functools.partial(_reference.log_softmax, dtype=output_dtype, in_pairs=True)
+    (x,) = operands("log_softmax", shape, axis, dtype)
+    specials = special_rows(shape[axis], dtype).T
+    with precision(dtype):
+        for z, along in ((x, axis), (specials, 0)):
+            program = jax.jit(functools.partial(log_softmax, axis=along))
+            in_pairs = "complex" in program.lower(z).as_text()
+            assert in_pairs == (z.shape[along + 1 :] != (1,))
+            assert_right("log_softmax", program(z), z, axis=along)
 
 
 @each_pair
