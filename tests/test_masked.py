@@ -96,7 +96,7 @@ def test_values(options, log, dtype):
     with jax.enable_x64(True):
         operands, rest = chosen(options, log)
         rounded = {k: v.astype(jnp.dtype(dtype)) for k, v in operands.items()}
-        got = masked_softmax(**rounded, **rest)
+        got = masked_softmax(**jax.tree.map(jnp.asarray, rounded), **rest)
         with np.errstate(divide="ignore"):
             want = naive(**jax.tree.map(np.float64, rounded), **rest, jnp=np)
         assert got.dtype == jnp.dtype(dtype) and got.shape == SHAPE
