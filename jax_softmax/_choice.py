@@ -61,10 +61,11 @@ class Rule(NamedTuple):
     # By op: the most columns for which panels of a cluster, of four such vectors or more, are the
     # faster ones (benchmarks/results/h200-panel-strategies.json).
     panel_columns: dict[str, int]
-    # Vectors of neighbours, of all columns, of which the kernels that convert keep enough threads
-    # busy (benchmarks/results/h200-conversions-across.json: with fewer, and with at most two side
-    # by side of 16 bits or in a derivative, XLA's code takes 0.1 to 1.0 of the time).
-    converted_vectors: int
+    # By the bytes of an element: the fewest vectors of neighbours, of all columns, of which kernels
+    # that convert keep enough threads busy. With fewer, and with two side by side of 16 bits, XLA's
+    # code takes 0.2 to 1.0 of the time, in derivatives of two mostly 0.3 to 0.9
+    # (benchmarks/results/h200-conversions-across.json, of softmax).
+    converted_vectors: dict[int, int]
     streamed_columns: int  # the most that a few threads may read once, for a value each row
     rows_twice: int  # the fewest rows that keep the device busy when they are read twice
     # Too little for blocks to share out (benchmarks/results/h200-small.json): of values each row,
@@ -155,7 +156,7 @@ RULES = {
             "log_softmax_tangent": 2**12,
             "log_softmax_cotangent": 2**12,
         },
-        converted_vectors=56,
+        converted_vectors={2: 64, 4: 40},
         streamed_columns=2**11,
         rows_twice=2**14,
         few_values=Few(2**9, 2**10),
@@ -239,8 +240,9 @@ def keeps_neighbours(
     inputs = 1 if op in FORWARD else 2
     if inner % vector == 0:
         if dtype != output_dtype:
+            fewest = rule.converted_vectors.get(dtype.itemsize, 0)
             few_side_by_side = inner <= 2 * vector and (inputs == 2 or dtype.itemsize == 2)
-            if few_side_by_side or columns * inner < rule.converted_vectors * vector:
+            if few_side_by_side or columns * inner < fewest * vector:
                 return False
         few, narrow = rows < rule.panel_vectors * vector, inner < 4 * vector
         if few and columns > rule.streamed_columns:

@@ -1,4 +1,4 @@
-"""Losses: `jax.custom_jvp` around logsumexp, with a linear primitive for the tangent.
+"""Losses: `jax.custom_jvp` of logits and their logsumexp, with a linear primitive for the tangent.
 
 Its transpose is the gradient, one expression of the operands and a logsumexp per row: these are the
 residuals. So forward mode, reverse mode and their nestings work.
@@ -20,7 +20,13 @@ from jaxtyping import Array, Bool, Float, Int, Real
 from . import _canonicalize
 from ._canonicalize import Axis
 from ._primitives import RESIDUAL
-from ._reductions import align, align_batch, bind_logsumexp, cross_entropy_gradient_p
+from ._reductions import (
+    align,
+    align_batch,
+    bind_logsumexp,
+    bind_logsumexp_tangent,
+    cross_entropy_gradient_p,
+)
 from ._reference import NO_GRADIENT, as_stored, columns, compute_dtype
 
 Pair = tuple[Float[Array, "*rows"], Float[Array, "*rows"]]
@@ -228,7 +234,26 @@ def _aligned(
         logits, targets, where = align(logits, targets, where, axis=static.axis)
     unmasked = logits if where is None else jnp.where(where, logits, -jnp.inf)
     lse = bind_logsumexp(unmasked, static.axis, _wide(logits, targets))
+    ignored = _ignored(static, targets)
+    if ignored is not None:
+        lse = _logsumexp_of_others(static.axis, unmasked, ignored, lse)
     return _cross_entropy(static, logits, targets, where, checkpoint_name(lse, RESIDUAL))
+
+
+@partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _logsumexp_of_others(axis: int, x: jax.Array, ignored: jax.Array, lse: jax.Array) -> jax.Array:
+    """`lse`, the logsumexp of `x`, without a derivative in rows that may hold NaN."""
+    del axis, x, ignored
+    return lse
+
+
+@_logsumexp_of_others.defjvp
+def _logsumexp_of_others_jvp(axis: int, primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
+    x, ignored, _ = primals
+    lse = _logsumexp_of_others(axis, *primals)
+    rows = jnp.expand_dims(ignored, axis)
+    operands = jnp.where(rows, 0, x), jnp.where(ignored, 0, lse), jnp.where(rows, 0, tangents[0])
+    return lse, bind_logsumexp_tangent(*operands, axis)
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(0,))
@@ -434,11 +459,14 @@ def _tangent(
     *operands: jax.Array, static: _Static, masked: bool, moves: tuple[bool, bool]
 ) -> list[jax.Array]:
     residuals, moved = _split(masked, operands)
-    _, targets, where, lse, _ = residuals
-    axis, ignored = static.axis, _ignored(static, targets)
+    logits, targets, where, lse, _ = residuals
+    axis, ignored, keep = static.axis, _ignored(static, targets), where
+    if where is not None and _are_labels(targets):  # which no mask hides, but one of the whole row
+        alive = jnp.any(where, axis, keepdims=True)
+        keep = alive & (where | _is_label(targets, logits, axis))
 
     def along(t: jax.Array) -> jax.Array:
-        t = _kept(where, t.astype(lse.dtype))
+        t = _kept(keep, t.astype(lse.dtype))
         return t if ignored is None else jnp.where(jnp.expand_dims(ignored, axis), 0, t)
 
     def product(g: jax.Array, g_lse: jax.Array) -> jax.Array:

@@ -139,9 +139,13 @@ def _gradient_jvp(primals: Sequence[jax.Array], tangents: Sequence[Any], **param
     labels = primals[-1]
     moved = [ad.instantiate_zeros(t) for t in tangents[:-1]]
 
+    ignored = labels == _reference.NO_GRADIENT
+
     def reference(*values: jax.Array) -> jax.Array:
         x, lse, factor, everywhere, at_label = values
-        operands = (x, lse, factor, everywhere, at_label, labels)
+        # 0 times the derivative at NaN, which such a row may hold, would be NaN.
+        x = jnp.where(jnp.expand_dims(ignored, params["axis"]), 0, x)
+        operands = (x, jnp.where(ignored, 0, lse), factor, everywhere, at_label, labels)
         return _reference.cross_entropy_gradient(*operands, **params)
 
     out = cross_entropy_gradient_p.bind(*primals, **params)
@@ -200,3 +204,8 @@ def bind_logsumexp(
     """The primitive, by default as `implementation=None` has it."""
     params = {"axis": axis, "dtype": dtype, "batch_invariant": batch_invariant}
     return logsumexp_p.bind(x, **params, backend=backend, strategy="auto")
+
+
+def bind_logsumexp_tangent(x: jax.Array, lse: jax.Array, t: jax.Array, axis: int) -> jax.Array:
+    params = {"axis": axis, "dtype": lse.dtype, "batch_invariant": None, "backend": None}
+    return _bind(logsumexp_tangent_p, x, lse, t, **params, strategy="auto")

@@ -91,12 +91,12 @@ def _log_of_sum(e: jax.Array, ones: jax.Array, axis: int, in_pairs: bool) -> jax
     XLA:GPU reduces side by side what does not depend on each other: a reduction more on the sum of
     all took 1.7 times as long (after a bias, 512 bf16 columns, H200, 2026-11). Along another axis
     that is as slow: with `in_pairs`, for an axis that no devices share, both are one sum of complex
-    numbers then. That takes 0.5 to 1.0 of the time, of very long rows more
-    (benchmarks/results/h200-log-forms.json).
+    numbers then. That takes 0.6 to 1.0 of the time, of very long rows more
+    (benchmarks/results/h200-log-forms.json); those of float64 XLA:GPU would write to memory.
     """
     rest, columns = e - ones, e.shape[axis]
     short = isinstance(columns, int) and columns <= LONGEST_OF_PAIRS
-    if in_pairs and short and not _is_last(e, axis):
+    if in_pairs and short and e.dtype == jnp.float32 and not _is_last(e, axis):
         pairs = jnp.sum(jax.lax.complex(rest, ones), axis, keepdims=True)
         return jnp.log1p(pairs.real + (pairs.imag - 1))
     count = jnp.sum(ones, axis, keepdims=True)

@@ -263,12 +263,38 @@ def test_a_derivative_whose_cotangent_was_16_bits_is_xlas(name):
         assert count_calls(hlo, BACKWARD[name]) == calls
 
 
+CONVERTED = [  # columns, neighbours, dtypes, and who has softmax along them and its derivative
+    (12, 32, "float16", "float32", "xla", "xla"),
+    (16, 32, "float16", "float32", "cuda", "cuda"),
+    (256, 16, "float16", "float32", "xla", "xla"),
+    (256, 24, "float16", "float32", "cuda", "cuda"),
+    (16, 8, "float32", "bfloat16", "xla", "xla"),
+    (24, 8, "float32", "bfloat16", "cuda", "xla"),
+    (16, 12, "float32", "bfloat16", "cuda", "cuda"),
+    (256, 16, "float32", "bfloat16", "cuda", "cuda"),
+    (16, 8, "float32", "float32", "cuda", "cuda"),
+]
+
+
+@pytest.mark.parametrize("case", CONVERTED, ids=str)
+def test_narrow_conversions_along_another_axis_are_xlas(case):
+    columns, neighbours, *dtypes, forward, backward = case
+    shape = (2**24 // (columns * neighbours), columns, neighbours)
+    problem = shape, 1, *map(jnp.dtype, dtypes), "cuda"
+    assert _choice.choose("softmax", *problem).implementation == forward
+    assert _choice.choose("softmax_tangent", *problem).implementation == backward
+
+
 OF_16_BITS = {  # what makes the float32 that a softmax is of, and whether XLA has its derivative
     "a copy": (lambda x, f: x.astype("float32"), True),
     "scaled": (lambda x, f: 0.3 * x.astype("float32"), True),
     "masked": (lambda x, f: jnp.where(x > 0, x, -1e9).astype("float32") + 1, True),
     "two of them": (lambda x, f: x.astype("float32") + jnp.square((x + 1).astype("float32")), True),
     "transposed": (lambda x, f: x.T.astype("float32").T, True),
+    "added in another shape": (
+        lambda x, f: (x.reshape(-1).astype("float32") + 1).reshape(x.shape),
+        True,
+    ),
     "a sum with float32": (lambda x, f: f + x.astype("float32"), False),
     "a product": (lambda x, f: jnp.eye(len(x)) @ x.astype("float32"), False),
     "in memory": (lambda x, f: jax.lax.optimization_barrier(x.astype("float32")), False),

@@ -118,6 +118,10 @@ def test_terms_and_losses_are_in_the_kernels(name, devices, programs):
     assert made["temporaries"] < most * made["bytes"]
 
 
+def test_log_softmax_along_another_axis_sums_pairs_on_one_device(programs):
+    assert programs["sums of pairs"] == {"1": True, "2": False}
+
+
 @pytest.mark.parametrize("case", ABSMAX, ids=str)
 def test_absmax_is_one_kernel(case, programs):
     """And a copy, where the operand is donated: a call's result takes no buffer of its operand."""

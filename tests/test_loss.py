@@ -409,6 +409,41 @@ def test_nothing_under_the_mask_matters(value):
         assert_close(hvp, finite[2])
 
 
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize("where", [None, np.arange(7) > 0], ids=["all", "where"])
+def test_ignored_rows_have_no_second_derivative_in_any_nesting(where, value):
+    logits, labels = batch(4, 7)
+    labels = np.where(np.arange(4) == 2, IGNORED, labels)
+    logits, t = logits.at[2].set(value), jnp.cos(jnp.arange(28.0)).reshape(4, 7)
+
+    def f(x):
+        given = {"ignore_index": IGNORED, "return_lse": True, "z_loss": 0.1}
+        where_ = where if where is None else where[None]
+        losses, lse = cross_entropy(x, labels, where=where_, **given)
+        return jnp.sum(losses**2) + jnp.sum(jnp.sin(lse))
+
+    nestings = (
+        lambda x: jax.jvp(jax.grad(f), (x,), (t,))[1],
+        lambda x: jax.grad(lambda x: jnp.vdot(jax.grad(f)(x), t))(x),
+        lambda x: jax.grad(lambda x: jax.jvp(f, (x,), (t,))[1])(x),
+    )
+    first, *others = [jax.jit(g)(logits) for g in nestings]
+    assert first.any() and not first[2].any()
+    for other in others:
+        assert_close(other, first)
+
+
+def test_both_modes_move_the_label_s_own_logit_under_a_mask():
+    """But not in a row that is masked as a whole."""
+    x, labels = batch(3, 6)
+    where = np.ones((3, 6), bool)
+    where[0, labels[0]], where[1] = False, False
+    loss = functools.partial(cross_entropy, where=where, label_smoothing=0.1)
+    forward, reverse = (jax.jit(jac(loss))(x, labels) for jac in (jax.jacfwd, jax.jacrev))
+    assert_close(forward, reverse)
+    assert forward[0, 0, labels[0]] < -0.8 and not forward[1].any()
+
+
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1.0])
 @pytest.mark.parametrize("label", [-1, IGNORED, 3])
 def test_ignored_rows_take_no_part(value, label):

@@ -279,6 +279,19 @@ def test_reshapes_hide_no_conversion(name, reshapes):
     np.testing.assert_array_equal(program(x).reshape(8, 128), want)
 
 
+def test_calls_on_one_conversion_have_one_barrier():
+    """It keeps XLA from computing with more digits than kernels read."""
+
+    def several(x):
+        z = x.astype("float32")
+        return [both(name)[0](z) for name in NAMES]
+
+    x = jnp.asarray(randn(8, 128), "bfloat16")
+    lowered = jax.jit(several).lower(x).as_text()
+    assert OPERAND.findall(lowered) == ["bf16"] * 2
+    assert lowered.count("optimization_barrier") == 1
+
+
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 @pytest.mark.parametrize("where", [None, np.arange(128) % 3 != 0], ids=["all", "where"])
 def test_what_else_uses_the_float32_has_the_digits_that_kernels_read(dtype, where):
