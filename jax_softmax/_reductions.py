@@ -137,9 +137,8 @@ def _cotangent_jvp(primals: Sequence[jax.Array], tangents: Sequence[Any], **para
 def _gradient_jvp(primals: Sequence[jax.Array], tangents: Sequence[Any], **params: Any) -> Any:
     """In plain JAX: for derivatives of a loss beyond the first."""
     labels = primals[-1]
-    moved = [ad.instantiate_zeros(t) for t in tangents[:-1]]
-
     ignored = labels == _reference.NO_GRADIENT
+    moved = [ad.instantiate_zeros(t) for t in tangents[:-1]]
 
     def reference(*values: jax.Array) -> jax.Array:
         x, lse, factor, everywhere, at_label = values
