@@ -105,15 +105,18 @@ class Rule(NamedTuple):
     # (softmax's, benchmarks/results/h200-small.json: 0.66 to 0.79 of the time).
     narrow_columns: int
     narrow_elements: int
-    odd: range  # columns, of which 16-bit rows that are no whole vectors are the kernels' again
+    # The rest goes by (op, bytes of the widest element). Columns up to which XLA's one kernel is the
+    # faster one in geometric mean over all neighbours.
+    columns: dict[tuple[str, int], int]
+    # Of these, columns whose rows, if they are no whole vectors, are the kernels' again.
+    odd: dict[tuple[str, int], range]
     # The most elements of rows of so many of these columns or more, forward, that are XLA's all the
     # same: a warp has several rows, and few have any (benchmarks/results/h200-small.json).
     odd_elements: int
     odd_columns: int
-    # (op, bytes of the widest element): columns up to which XLA's one kernel is the faster one in
-    # geometric mean over all neighbours.
-    columns: dict[tuple[str, int], int]
-    whole: frozenset[tuple[str, int]]  # of these only rows that are whole vectors
+    # Rows of whole vectors that fill less of the power of two that XLA pads them to are the
+    # kernels': what XLA makes of them is several kernels, or one of mostly padding.
+    filled: dict[tuple[str, int], float]
 
 
 # (platform, op): columns up to which XLA's code is the faster one for any number of rows: a CPU's
@@ -123,12 +126,12 @@ SHORT_ROWS = {("cpu", "cross_entropy_gradient"): 2, ("cpu", "absmax"): 8}
 
 # Those of softmax's family that read one operand; the others are derivatives, and read two.
 FORWARD = ("softmax", "log_softmax")
+LOG_DERIVATIVES = ("log_softmax_tangent", "log_softmax_cotangent")
 FAMILIES = {
     "softmax": (
         *FORWARD,
         "softmax_tangent",
-        "log_softmax_tangent",
-        "log_softmax_cotangent",
+        *LOG_DERIVATIVES,
         # Where a zero may stand for a masked logit, which is so in all derivatives under masks and
         # other terms, and where the logits are not at hand: XLA makes two kernels of any length.
         "masked_softmax_tangent",
@@ -181,9 +184,6 @@ RULES = {
         interleaved={"softmax": 4, "logsumexp": 8, "conversion": 8},
         narrow_columns=8,
         narrow_elements=2**20,
-        odd=range(5, 2**11),
-        odd_elements=2**20,
-        odd_columns=2**9,
         columns={
             ("softmax", 2): 4096,
             ("softmax", 4): 4096,
@@ -204,17 +204,18 @@ RULES = {
             ("softmax", 8): 16,
             ("log_softmax", 8): 16,
         },
-        whole=frozenset(
-            {
-                ("softmax_tangent", 4),
-                ("biased_softmax", 4),
-                ("biased_log_softmax", 4),
-                ("log_softmax_tangent", 2),
-                ("log_softmax_tangent", 4),
-                ("log_softmax_cotangent", 2),
-                ("log_softmax_cotangent", 4),
-            }
-        ),
+        odd={
+            **dict.fromkeys([(op, 2) for op in (*FORWARD, "softmax_tangent")], range(5, 2**11)),
+            **dict.fromkeys([(op, 2) for op in LOG_DERIVATIVES], range(ONE_KERNEL)),
+            **dict.fromkeys([(op, 4) for op in ("log_softmax", *LOG_DERIVATIVES)], range(5, 2**9)),
+            **dict.fromkeys([(f"biased_{op}", 4) for op in FORWARD], range(ONE_KERNEL)),
+        },
+        odd_elements=2**20,
+        odd_columns=2**9,
+        filled={
+            ("softmax_tangent", 2): 0.8,
+            **dict.fromkeys([(op, 2) for op in ("log_softmax", *LOG_DERIVATIVES)], 0.55),
+        },
     )
 }
 
@@ -290,8 +291,8 @@ def choose(
     last = math.prod(shape[axis + 1 :]) == 1
     are_few = 0 < elements <= rule.split.get(op, 0) * columns
     derivative = family == "softmax" and op not in FORWARD
-    short = last and columns <= rule.widened.get(op, 0)
-    if widened and output_dtype.itemsize == 4 and (derivative or short):
+    fuses = columns <= rule.widened.get(op, 0) if last else op in FORWARD
+    if widened and output_dtype.itemsize == 4 and (derivative or fuses):
         return Choice("xla", "float32 made of 16 bits: XLA fuses that, and maybe the way back")
     splits = are_few or batch_invariant is False
     if splits and last and family != "terms" and columns >= rule.long:
@@ -324,11 +325,14 @@ def choose(
         return Choice(platform, "the axis is not the last one")
     if columns > most:
         return Choice(platform, f"rows of more than {most}")
-    read_singly = (width == 2 and columns in rule.odd) or (op, width) in rule.whole
-    if read_singly and columns * width % 16 != 0:
+    whole = columns * width % 16 == 0
+    if not whole and columns in rule.odd.get((op, width), ()):
         if op in FORWARD and columns >= rule.odd_columns and elements <= rule.odd_elements:
             return Choice("xla", f"at most {rule.odd_elements} elements of rows for a warp each")
         return Choice(platform, "rows that are no whole vectors: XLA reads them singly")
+    padded = 2 ** (columns - 1).bit_length()
+    if whole and columns < rule.filled.get((op, width), 0) * padded:
+        return Choice(platform, f"rows that XLA pads to {padded}")
     return Choice("xla", f"rows of at most {most}: one kernel that fuses with its neighbours")
 
 

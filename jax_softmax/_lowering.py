@@ -282,6 +282,8 @@ def _lower(
             reference = partial(reference, one_by_one=alone)
         elif op == "log_softmax":
             reference = partial(reference, in_pairs=alone and here == "cuda")
+        elif op in OF_OPERAND:
+            reference = partial(reference, stored=seen != "xla")
         backend = "xla" if choice.implementation == "xla" else backend
         return _lower_reference(ctx, *operands, reference=reference, backend=backend, **params)
     in_place = here == "cpu" and alone

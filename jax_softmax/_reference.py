@@ -84,16 +84,31 @@ def softmax(x: jax.Array, *, axis: int, dtype: Any) -> jax.Array:
     return (e * (1 / total) if x.dtype.itemsize == 2 else e / total).astype(dtype)
 
 
-def _log_of_sum(e: jax.Array, ones: jax.Array, axis: int, in_pairs: bool) -> jax.Array:
-    """The logarithm of the sum of `e`, whose largest is 1; `ones` is 1 there, elsewhere 0 or 1.
+def _log_of_sum(
+    d: jax.Array, e: jax.Array, axis: int, *, narrow: bool, in_pairs: bool
+) -> jax.Array:
+    """The logarithm of the sum of `e`, which is `exp(d)` and whose largest is 1.
 
     Ones have a sum of their own: where one term outweighs the rest, the logarithm keeps its digits.
+    What counts as one is what XLA:GPU is faster with. In 16 bits the maxima: of both passes, with a
+    sum of squares between them, it makes three kernels in place of six. In float32 what rounds to
+    one, by up to 3 % in geometric mean over all neighbours, but in small arrays
+    (benchmarks/results/h200-graph-log.json).
+
     XLA:GPU reduces side by side what does not depend on each other: a reduction more on the sum of
     all took 1.7 times as long (after a bias, 512 bf16 columns, H200, 2026-11). Along another axis
     that is as slow: with `in_pairs`, for an axis that no devices share, both are one sum of complex
     numbers then. That takes 0.6 to 1.0 of the time, of very long rows more
     (benchmarks/results/h200-log-forms.json); those of float64 XLA:GPU would write to memory.
     """
+    if narrow and _is_one_kernel(e, axis):
+        # So maxima are counted with the fewest operations. It makes several kernels where padding
+        # to a power of two would cost too many: of 136 bf16 columns 67 us, not 116, of others the
+        # same (benchmarks/results/h200-log-counts.json).
+        rest = jnp.sum(jnp.where(d == 0, 0, e), axis, keepdims=True)
+        count = jnp.round(jnp.sum(e, axis, keepdims=True) - rest)
+        return jnp.log1p(rest + (count - 1))
+    ones = (d == 0).astype(e.dtype) if narrow else jnp.round(e)
     rest, columns = e - ones, e.shape[axis]
     short = isinstance(columns, int) and columns <= LONGEST_OF_PAIRS
     if in_pairs and short and e.dtype == jnp.float32 and not _is_last(e, axis):
@@ -108,18 +123,18 @@ def _is_last(x: jax.Array, axis: int) -> bool:
 
 
 def log_softmax(x: jax.Array, *, axis: int, dtype: Any, in_pairs: bool = False) -> jax.Array:
-    """What counts as one is what XLA:GPU is faster with.
-
-    In 16 bits the maxima: of both passes, with a sum of squares between them, it makes three
-    kernels in place of six. In float32 what rounds to one, by up to 3 % in geometric mean over all
-    neighbours, but in small arrays (benchmarks/results/h200-graph-log.json).
-    """
     d = _shifted(x.astype(compute_dtype(dtype, x.dtype)), axis)
     e = jnp.exp(d)
     if jnp.iscomplexobj(x):
         return (d - jnp.log(jnp.sum(e, axis, keepdims=True))).astype(dtype)
-    ones = (d == 0).astype(e.dtype) if _are_narrow(x.dtype, dtype) else jnp.round(e)
-    return (d - _log_of_sum(e, ones, axis, in_pairs)).astype(dtype)
+    narrow = _are_narrow(x.dtype, dtype)
+    return (d - _log_of_sum(d, e, axis, narrow=narrow, in_pairs=in_pairs)).astype(dtype)
+
+
+def _is_one_kernel(x: jax.Array, axis: int) -> bool:
+    """Whether XLA:GPU makes one kernel of a reduction of `x` and what depends on it."""
+    columns = x.shape[axis]
+    return isinstance(columns, int) and columns <= ONE_KERNEL and _is_last(x, axis)
 
 
 def _are_narrow(*dtypes: Any) -> bool:
@@ -167,11 +182,9 @@ def softmax_tangent(
     if zeros_are_masked:
         t = jnp.where(y == 0, 0, t)
         return _tangent_of_any_sum(y, t, axis=axis, dtype=dtype, scale=scale)
-    columns = y.shape[axis]
-    is_short = isinstance(columns, int) and columns <= ONE_KERNEL
     one_device = not is_sharded(jax.typeof(y), axis)  # a sum more is one more that devices exchange
-    one_kernel = is_short and _is_last(y, axis) and one_device and y.dtype == jnp.float32
-    tangent = _tangent_of_sum_1 if one_kernel else _tangent_of_any_sum
+    sum_1 = _is_one_kernel(y, axis) and one_device and y.dtype == jnp.float32
+    tangent = _tangent_of_sum_1 if sum_1 else _tangent_of_any_sum
     return tangent(y, t, axis=axis, dtype=dtype, scale=scale)
 
 
@@ -188,16 +201,29 @@ def _tangent_of_sum_1(y: jax.Array, t: jax.Array, *, axis: int, scale: float) ->
 
 
 def log_softmax_tangent(
-    y: jax.Array, t: jax.Array, x: jax.Array | None = None, *, axis: int, dtype: Any
+    y: jax.Array,
+    t: jax.Array,
+    x: jax.Array | None = None,
+    *,
+    axis: int,
+    dtype: Any,
+    stored: bool = True,
 ) -> jax.Array:
     """With `x`, of which `y` is the log-softmax: see `log_softmax_cotangent`."""
     if x is None:
-        return _tangent_at_result(_from_memory(y), t, axis=axis, dtype=dtype)
+        y = _from_memory(y) if stored else y
+        return _tangent_at_result(y, t, axis=axis, dtype=dtype)
     return _tangent_at_logits(_logits(x, y, axis), t, axis=axis, dtype=dtype)
 
 
 def log_softmax_cotangent(
-    y: jax.Array, g: jax.Array, x: jax.Array | None = None, *, axis: int, dtype: Any
+    y: jax.Array,
+    g: jax.Array,
+    x: jax.Array | None = None,
+    *,
+    axis: int,
+    dtype: Any,
+    stored: bool = True,
 ) -> jax.Array:
     """With `x`, of which `y` is the log-softmax, as the cotangent at `x`, or at `y`.
 
@@ -206,7 +232,8 @@ def log_softmax_cotangent(
     sum of squares after it 147 in place of 208 (H200, 2026-11).
     """
     if x is None:
-        return _cotangent_at_result(_from_memory(y), g, axis=axis, dtype=dtype)
+        y = _from_memory(y) if stored else y
+        return _cotangent_at_result(y, g, axis=axis, dtype=dtype)
     return _cotangent_at_logits(_logits(x, y, axis), g, axis=axis, dtype=dtype)
 
 
@@ -244,10 +271,21 @@ def _tangent_at_result(y: jax.Array, t: jax.Array, *, axis: int) -> jax.Array:
     return t - jnp.sum(jnp.exp(y) * t, axis, keepdims=True)
 
 
+def _probabilities(x: jax.Array, axis: int) -> jax.Array:
+    """The softmax of `x`, not a quotient for each row to multiply the exponentials with.
+
+    That would be two reductions which only rows need, and XLA:GPU would make up to eight kernels of
+    both passes where rows are padded to a power of two by a third or more, not two: 664 bf16
+    columns 228 us, and 126 so (33 million elements, H200, 2026-11).
+    """
+    e = jnp.exp(_shifted(x, axis))
+    return e * (1 / jnp.sum(e, axis, keepdims=True))
+
+
 @_in_compute_dtype
 def _tangent_at_logits(x: jax.Array, t: jax.Array, *, axis: int) -> jax.Array:
-    e = jnp.exp(_shifted(x, axis))
-    return t - jnp.sum(e * t, axis, keepdims=True) / jnp.sum(e, axis, keepdims=True)
+    p = _probabilities(x, axis)
+    return t - jnp.sum(p * t, axis, keepdims=True)
 
 
 @_in_compute_dtype
@@ -257,8 +295,7 @@ def _cotangent_at_result(y: jax.Array, g: jax.Array, *, axis: int) -> jax.Array:
 
 @_in_compute_dtype
 def _cotangent_at_logits(x: jax.Array, g: jax.Array, *, axis: int) -> jax.Array:
-    e = jnp.exp(_shifted(x, axis))
-    return g - e * (jnp.sum(g, axis, keepdims=True) / jnp.sum(e, axis, keepdims=True))
+    return g - _probabilities(x, axis) * jnp.sum(g, axis, keepdims=True)
 
 
 @_in_compute_dtype

@@ -41,11 +41,9 @@ CASES = (
     # With a workspace: the rows are split.
     *itertools.product(DEVICES, NAMES, MODES, DTYPES[:1], [(2, 0), (2, 1)], [FEW_LONG_ROWS]),
 )
-# What `implementation=None` gives to XLA where it is one kernel, its neighbours included.
-CHOSEN = (
-    *itertools.product(NAMES, ("float32",), (16, 512, 4096)),
-    *itertools.product(NAMES, ("bfloat16",), (16, 512, 4096)),
-)
+# What `implementation=None` gives to XLA where it is one kernel, its neighbours included. Of 640
+# columns a third is padding to it, which is too much for some ways to write this.
+CHOSEN = tuple(itertools.product(NAMES, ("float32", "bfloat16"), (16, 512, 640, 4096)))
 ROWS = 2**14
 # What surrounds a softmax in attention, and a loss: a call each way, nothing of the logits' size.
 SCORES = (2, 16, 256, 512)

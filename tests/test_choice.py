@@ -26,20 +26,30 @@ RULE = [  # shape, axis, dtype, output dtype; then softmax, log_softmax, softmax
     ((MANY, 16), 1, "bfloat16", "float32", "xla", "xla", "xla", "xla"),
     ((MANY, 16), 1, "bfloat16", "bfloat16", "xla", "xla", "xla", "xla"),
     ((MANY, 256), 1, "float16", "float16", "xla", "xla", "xla", "xla"),
-    ((MANY, 264), 1, "float16", "float16", "xla", "xla", "cuda", "xla"),
+    ((MANY, 264), 1, "float16", "float16", "xla", "cuda", "cuda", "cuda"),
+    ((MANY, 288), 1, "float16", "float16", "xla", "xla", "cuda", "xla"),
+    ((MANY, 136), 1, "bfloat16", "bfloat16", "xla", "cuda", "cuda", "cuda"),
+    ((MANY, 200), 1, "bfloat16", "bfloat16", "xla", "xla", "cuda", "xla"),
+    ((MANY, 208), 1, "bfloat16", "bfloat16", "xla", "xla", "xla", "xla"),
     ((MANY, 257), 1, "float16", "float16", "cuda", "cuda", "cuda", "cuda"),
     ((MANY, 33), 1, "bfloat16", "bfloat16", "cuda", "cuda", "cuda", "cuda"),
     ((1023, 1025), 1, "bfloat16", "bfloat16", "xla", "xla", "cuda", "cuda"),
     ((1025, 1025), 1, "bfloat16", "bfloat16", "cuda", "cuda", "cuda", "cuda"),
     ((1025, 513), 1, "float16", "float16", "xla", "xla", "cuda", "cuda"),
     ((2049, 511), 1, "float16", "float16", "cuda", "cuda", "cuda", "cuda"),
-    ((MANY, 33), 1, "bfloat16", "float32", "xla", "xla", "cuda", "cuda"),
+    ((MANY, 33), 1, "bfloat16", "float32", "xla", "cuda", "xla", "cuda"),
+    ((MANY, 33), 1, "float32", "float32", "xla", "cuda", "xla", "cuda"),
+    ((MANY, 511), 1, "float32", "float32", "xla", "cuda", "xla", "cuda"),
+    ((MANY, 513), 1, "float32", "float32", "xla", "xla", "xla", "xla"),
+    ((MANY, 3), 1, "float32", "float32", "xla", "xla", "xla", "xla"),
+    ((MANY, 68), 1, "float32", "float32", "xla", "xla", "xla", "xla"),
     ((MANY, 4), 1, "bfloat16", "bfloat16", "xla", "xla", "xla", "cuda"),
     ((MANY, 2048), 1, "bfloat16", "bfloat16", "xla", "xla", "cuda", "xla"),
     ((MANY, 2049), 1, "bfloat16", "bfloat16", "xla", "xla", "cuda", "cuda"),
-    ((MANY, 2056), 1, "bfloat16", "bfloat16", "xla", "xla", "cuda", "cuda"),
+    ((MANY, 2056), 1, "bfloat16", "bfloat16", "xla", "cuda", "cuda", "cuda"),
+    ((MANY, 3000), 1, "bfloat16", "bfloat16", "xla", "xla", "cuda", "cuda"),
     ((MANY, 4096), 1, "bfloat16", "bfloat16", "xla", "xla", "cuda", "cuda"),
-    ((MANY, 1001), 1, "float32", "float32", "xla", "xla", "cuda", "cuda"),
+    ((MANY, 1001), 1, "float32", "float32", "xla", "xla", "xla", "xla"),
     ((MANY, 1004), 1, "float32", "float32", "xla", "xla", "xla", "xla"),
     ((MANY, 4097), 1, "bfloat16", "bfloat16", "cuda", "cuda", "cuda", "cuda"),
     ((MANY, 4096), 1, "float32", "float32", "xla", "xla", "xla", "xla"),
@@ -247,6 +257,15 @@ def test_what_was_16_bits_is_xlas_where_it_fuses_the_conversion(op):
         assert (
             chosen(widened, operand, "bfloat16", widened=True) == ("cuda", "xla")[plain == widened]
         )
+
+
+@pytest.mark.parametrize("op", FORWARD)
+def test_what_was_16_bits_is_xlas_along_another_axis(op):
+    problem = op, (64, 1024, 512), 1, jnp.dtype("bfloat16")
+    for dtype, expected in (("float32", "xla"), ("bfloat16", "cuda")):
+        chosen = functools.partial(_choice.choose, *problem, jnp.dtype(dtype), "cuda")
+        assert chosen(widened=True).implementation == expected
+        assert chosen().implementation == "cuda"
 
 
 @pytest.mark.usefixtures("cpu_has_the_rule")
@@ -464,10 +483,12 @@ OPERAND_READ = [  # shape, axis, dtype, request, whether the derivative may read
     ((1024, 256), 1, "float32", {"batch_invariant": True}, False),
     ((1024, 256, 1), 1, "float32", {}, True),
     ((1024, 256), 0, "float32", {}, False),
-    ((1024, 264), 1, "float16", {}, True),
+    ((1024, 264), 1, "float16", {}, False),
+    ((1024, 288), 1, "float16", {}, True),
     ((1024, 268), 1, "float16", {}, False),
     ((1024, 268), 1, "float16", {"dtype": "float32"}, True),
     ((1024, 257), 1, "float32", {}, False),
+    ((1024, 513), 1, "float32", {}, True),
     ((64, 5000), 1, "float32", {}, False),
     ((8, 5000), 1, "float32", {}, False),  # XLA's code, but of the result: it makes two kernels
     ((64, 5000), 1, "float32", {"implementation": "xla"}, False),
