@@ -105,8 +105,8 @@ class Rule(NamedTuple):
     # (softmax's, benchmarks/results/h200-small.json: 0.66 to 0.79 of the time).
     narrow_columns: int
     narrow_elements: int
-    # The rest goes by (op, bytes of the widest element). Columns up to which XLA's one kernel is the
-    # faster one in geometric mean over all neighbours.
+    # The rest goes by (op, bytes of the widest element): columns up to which XLA's one kernel is
+    # the faster one in geometric mean over all neighbours.
     columns: dict[tuple[str, int], int]
     # Of these, columns whose rows, if they are no whole vectors, are the kernels' again.
     odd: dict[tuple[str, int], range]
