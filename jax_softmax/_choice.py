@@ -45,6 +45,14 @@ class Fused(NamedTuple):
     elements: int
 
 
+class Odd(NamedTuple):
+    """Rows that are no whole vectors: of so many columns, and filling at most so much of the power
+    of two that XLA pads them to."""
+
+    columns: range
+    filled: float = 1
+
+
 class Rule(NamedTuple):
     """Where XLA's code is the faster one in a graph, and what a block of the kernels may keep.
 
@@ -86,6 +94,10 @@ class Rule(NamedTuple):
     # the kernels take 1.8 to 2.5 times as long, without it XLA 1.0 to 1.13 times
     # (benchmarks/results/h200-mixed-rows.json), with masks 1.2 to 1.6 times (h200-mixed.json).
     widened: dict[str, int]
+    # The same along another axis, from so many columns on: of 1,024 XLA takes 0.7 of the time of
+    # kernel and cast, 1.2 of the kernel's, of 21 columns 0.9 and 1.9, and fuses with derivatives
+    # (benchmarks/results/h200-graph-casts.json). Softmax's read the result all the same.
+    widened_across: dict[str, int]
     terms_columns: int  # fewer are read one by one
     # Columns along another axis, where XLA's one kernel makes float32 logits with their bias and
     # ours take it from there: 0.6 to 1.0 of the time of XLA's code for all of it, with fewer or
@@ -108,8 +120,8 @@ class Rule(NamedTuple):
     # The rest goes by (op, bytes of the widest element): columns up to which XLA's one kernel is
     # the faster one in geometric mean over all neighbours.
     columns: dict[tuple[str, int], int]
-    # Of these, columns whose rows, if they are no whole vectors, are the kernels' again.
-    odd: dict[tuple[str, int], range]
+    # Rows of no more columns that are the kernels' again: XLA reads them singly.
+    odd: dict[tuple[str, int], Odd]
     # The most elements of rows of so many of these columns or more, forward, that are XLA's all the
     # same: a warp has several rows, and few have any (benchmarks/results/h200-small.json).
     odd_elements: int
@@ -126,12 +138,13 @@ SHORT_ROWS = {("cpu", "cross_entropy_gradient"): 2, ("cpu", "absmax"): 8}
 
 # Those of softmax's family that read one operand; the others are derivatives, and read two.
 FORWARD = ("softmax", "log_softmax")
+SOFTMAX = ("softmax", "softmax_tangent")
 LOG_DERIVATIVES = ("log_softmax_tangent", "log_softmax_cotangent")
+LOG_SOFTMAX = ("log_softmax", *LOG_DERIVATIVES)
 FAMILIES = {
     "softmax": (
-        *FORWARD,
-        "softmax_tangent",
-        *LOG_DERIVATIVES,
+        *SOFTMAX,
+        *LOG_SOFTMAX,
         # Where a zero may stand for a masked logit, which is so in all derivatives under masks and
         # other terms, and where the logits are not at hand: XLA makes two kernels of any length.
         "masked_softmax_tangent",
@@ -172,6 +185,7 @@ RULES = {
             "masked_softmax": ONE_KERNEL,
             "masked_log_softmax": ONE_KERNEL,
         },
+        widened_across={"log_softmax": 2**7},
         terms_columns=32,
         biased=range(32, 2**9 + 1),
         long=2**15,
@@ -205,16 +219,17 @@ RULES = {
             ("log_softmax", 8): 16,
         },
         odd={
-            **dict.fromkeys([(op, 2) for op in (*FORWARD, "softmax_tangent")], range(5, 2**11)),
-            **dict.fromkeys([(op, 2) for op in LOG_DERIVATIVES], range(ONE_KERNEL)),
-            **dict.fromkeys([(op, 4) for op in ("log_softmax", *LOG_DERIVATIVES)], range(5, 2**9)),
-            **dict.fromkeys([(f"biased_{op}", 4) for op in FORWARD], range(ONE_KERNEL)),
+            **dict.fromkeys([(op, 2) for op in SOFTMAX], Odd(range(5, 2**11))),
+            ("log_softmax", 2): Odd(range(5, 2**11)),
+            **dict.fromkeys([(op, 2) for op in LOG_DERIVATIVES], Odd(range(ONE_KERNEL))),
+            **dict.fromkeys([(op, 4) for op in LOG_SOFTMAX], Odd(range(5, 2**9), filled=0.75)),
+            **dict.fromkeys([(f"biased_{op}", 4) for op in FORWARD], Odd(range(ONE_KERNEL))),
         },
         odd_elements=2**20,
         odd_columns=2**9,
         filled={
             ("softmax_tangent", 2): 0.8,
-            **dict.fromkeys([(op, 2) for op in ("log_softmax", *LOG_DERIVATIVES)], 0.55),
+            **dict.fromkeys([(op, 2) for op in LOG_SOFTMAX], 0.55),
         },
     )
 }
@@ -276,7 +291,8 @@ def choose(
 
     `shape` is that of the whole operand, however an automatic mesh shards it. `widened` says that a
     program has the operand in float32, and 16 bits before that; of a derivative, that all is that
-    its result and its tangent, or one of them, are computed from.
+    its result and its tangent, or one of them, are computed from. "selected_" before a derivative's
+    name says that its tangent and its result are selected by a mask.
     """
     rule = RULES.get(platform)
     if is_short(op, shape[axis], platform):
@@ -287,11 +303,16 @@ def choose(
         return Choice(platform, "batch_invariant=True: XLA does not promise it")
     if not all(isinstance(d, int) for d in shape):
         return Choice(platform, "the shape is symbolic")
+    if op.startswith("selected_"):
+        return Choice("xla", "between two selects by a mask, which XLA fuses with it")
     family, columns, elements = FAMILY.get(op, ""), shape[axis], math.prod(shape)
     last = math.prod(shape[axis + 1 :]) == 1
     are_few = 0 < elements <= rule.split.get(op, 0) * columns
     derivative = family == "softmax" and op not in FORWARD
-    fuses = columns <= rule.widened.get(op, 0) if last else op in FORWARD
+    if last:
+        fuses = columns <= rule.widened.get(op, 0)
+    else:
+        fuses = columns >= rule.widened_across.get(op, math.inf)
     if widened and output_dtype.itemsize == 4 and (derivative or fuses):
         return Choice("xla", "float32 made of 16 bits: XLA fuses that, and maybe the way back")
     splits = are_few or batch_invariant is False
@@ -313,7 +334,7 @@ def choose(
     if family == "terms":
         if columns < rule.terms_columns:
             return Choice("xla", f"masked rows of fewer than {rule.terms_columns}")
-        wide = dtype.itemsize == output_dtype.itemsize == 4 and not op.startswith("biased_")
+        wide = dtype.itemsize == output_dtype.itemsize == 4
         for longest, most in rule.wide_masks if wide else rule.terms:
             if columns <= longest and elements <= most:
                 return Choice("xla", f"at most {most} elements, which XLA fuses")
@@ -325,12 +346,12 @@ def choose(
         return Choice(platform, "the axis is not the last one")
     if columns > most:
         return Choice(platform, f"rows of more than {most}")
-    whole = columns * width % 16 == 0
-    if not whole and columns in rule.odd.get((op, width), ()):
+    whole, padded = columns * width % 16 == 0, 2 ** (columns - 1).bit_length()
+    odd = rule.odd.get((op, width), Odd(range(0)))
+    if not whole and columns in odd.columns and columns <= odd.filled * padded:
         if op in FORWARD and columns >= rule.odd_columns and elements <= rule.odd_elements:
             return Choice("xla", f"at most {rule.odd_elements} elements of rows for a warp each")
         return Choice(platform, "rows that are no whole vectors: XLA reads them singly")
-    padded = 2 ** (columns - 1).bit_length()
     if whole and columns < rule.filled.get((op, width), 0) * padded:
         return Choice(platform, f"rows that XLA pads to {padded}")
     return Choice("xla", f"rows of at most {most}: one kernel that fuses with its neighbours")

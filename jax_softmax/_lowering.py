@@ -22,6 +22,9 @@ OF_OPERAND = ("log_softmax_tangent", "log_softmax_cotangent")
 # Those of a result and a tangent or cotangent.
 DERIVATIVES = ("softmax_tangent", *OF_OPERAND)
 
+# What neither they nor plain JAX are told.
+OF_CHOICE = ("strategy", "batch_invariant", "selected")
+
 # What handlers want to be told beside the request, and what it is unless a primitive says so.
 ATTRIBUTES = {"softmax_tangent": {"scale": 1.0, "zeros_are_masked": False}}
 
@@ -197,7 +200,7 @@ def _lower_reference(
             f"{'/'.join(ctx.module_context.platforms)}; put the operands on a {backend} device, "
             "or leave implementation=None"
         )
-    attributes = {k: v for k, v in request.items() if k not in ("strategy", "batch_invariant")}
+    attributes = {k: v for k, v in request.items() if k not in OF_CHOICE}
     function = partial(reference, axis=axis, dtype=dtype, **attributes)
     return mlir.lower_fun(function, multiple_results=False)(ctx, *operands)
 
@@ -233,6 +236,7 @@ def _choose(
     batch_invariant: bool | None,
     widened: bool,
     zeros_are_masked: bool = False,
+    selected: bool = False,
     scale: float = 1.0,
     **params: Any,
 ) -> _choice.Choice:
@@ -252,6 +256,7 @@ def _choose(
         return _choice.Choice(backend, "it was asked for")
     from_result = op in OF_OPERAND and len(operands) == 2
     case = f"masked_{op}" if zeros_are_masked or from_result else op
+    case = f"selected_{op}" if selected else case
     choice = fastest(case, read, here, batch_invariant, widened=widened, **params)
     if batch_invariant is None and not choice.batch_invariant and not alone:
         # Few rows: if the axis is sharded after all, to gather it costs more than they do.
@@ -288,6 +293,7 @@ def _lower(
         return _lower_reference(ctx, *operands, reference=reference, backend=backend, **params)
     in_place = here == "cpu" and alone
     reads = 2 if op in OF_OPERAND else len(operands)
+    params.pop("selected", None)
     params["batch_invariant"] = choice.is_batch_invariant(batch_invariant)
     request = {k: params[k] for k in ("axis", "dtype", "strategy", "batch_invariant")}
     read = loaded[0].avals_in[:reads]

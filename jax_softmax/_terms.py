@@ -239,9 +239,12 @@ def _logits_tangent(
 def _log_tangent(
     y: jax.Array, t: jax.Array, operands: Arrays, causal: bool, params: dict[str, Any]
 ) -> jax.Array:
+    """Its selects are none of the kernels': `-inf` may be a logit's own, which takes part."""
     t, keep = _kept(_spread(t, y), operands, causal)
-    out = log_softmax_tangent_p.bind(*align(y, t, axis=params["axis"]), **params)
-    return out if keep is None else jnp.where(keep, out, 0)
+    y, t = align(y, t, axis=params["axis"])
+    if keep is None:
+        return log_softmax_tangent_p.bind(y, t, **params)
+    return jnp.where(keep, log_softmax_tangent_p.bind(y, t, selected=True, **params), 0)
 
 
 def _primitive(name: str, *, log: bool) -> Primitive:
