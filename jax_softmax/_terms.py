@@ -89,7 +89,9 @@ def logits(
     x: jax.Array, operands: Arrays, *, factor: float, softcap: float, causal: bool, wide: Any
 ) -> tuple[jax.Array, jax.Array | None]:
     """What the softmax is taken of, and the mask of those that take part."""
-    z, keep = _kept(x.astype(wide), operands, causal)
+    z, keep = x.astype(wide), _mask(x, operands, causal)
+    if softcap or "scale" in operands:
+        z = _kept(z, keep)
     if factor != 1:
         z = z * factor
     if "scale" in operands:
@@ -101,13 +103,17 @@ def logits(
     return z if keep is None else jnp.where(keep, z, -jnp.inf), keep
 
 
-def _kept(x: jax.Array, operands: Arrays, causal: bool) -> tuple[jax.Array, jax.Array | None]:
-    """`x` with 0 where it is masked, as NaN there would reach gradients, and the mask."""
+def _mask(x: jax.Array, operands: Arrays, causal: bool) -> jax.Array | None:
     keep = operands.get("mask")
     if causal:
         seen = _causal(*x.shape[-2:])
         keep = seen if keep is None else keep & seen
-    return x if keep is None else jnp.where(keep, x, 0), keep
+    return keep
+
+
+def _kept(x: jax.Array, keep: jax.Array | None) -> jax.Array:
+    """0 where it is masked: NaN there would reach the gradients of what it is multiplied with."""
+    return x if keep is None else jnp.where(keep, x, 0)
 
 
 def _causal(rows: int, columns: int) -> jax.Array:
@@ -226,7 +232,7 @@ def _logits_tangent(
     if "x" in moved:
         t = moved["x"].astype(wide) * scale
     if "scale" in moved or softcap:
-        kept, _ = _kept(x.astype(wide), operands, static["causal"])
+        kept = _kept(x.astype(wide), _mask(x, operands, static["causal"]))
         if "scale" in moved:
             t = t + kept * (factor * moved["scale"].astype(wide))
         if softcap:
@@ -240,8 +246,8 @@ def _log_tangent(
     y: jax.Array, t: jax.Array, operands: Arrays, causal: bool, params: dict[str, Any]
 ) -> jax.Array:
     """Its selects are none of the kernels': `-inf` may be a logit's own, which takes part."""
-    t, keep = _kept(_spread(t, y), operands, causal)
-    y, t = align(y, t, axis=params["axis"])
+    keep = _mask(y, operands, causal)
+    y, t = align(y, _kept(_spread(t, y), keep), axis=params["axis"])
     if keep is None:
         return log_softmax_tangent_p.bind(y, t, **params)
     return jnp.where(keep, log_softmax_tangent_p.bind(y, t, selected=True, **params), 0)

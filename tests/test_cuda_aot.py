@@ -122,6 +122,10 @@ def test_log_softmax_along_another_axis_sums_pairs_on_one_device(programs):
     assert programs["sums of pairs"] == {"1": True, "2": False}
 
 
+def test_masked_logits_along_another_axis_are_in_no_memory(programs):
+    assert programs["selected"] < 0.1
+
+
 @pytest.mark.parametrize("case", ABSMAX, ids=str)
 def test_absmax_is_one_kernel(case, programs):
     """And a copy, where the operand is donated: a call's result takes no buffer of its operand."""
