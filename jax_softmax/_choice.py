@@ -46,11 +46,11 @@ class Fused(NamedTuple):
 
 
 class Odd(NamedTuple):
-    """Rows that are no whole vectors: of so many columns, and filling at most so much of the power
-    of two that XLA pads them to."""
+    """Rows that are no whole vectors: of so many columns, and filling less of the power of two that
+    XLA pads them to."""
 
     columns: range
-    filled: float = 1
+    filled: float = math.inf
 
 
 class Rule(NamedTuple):
@@ -348,7 +348,7 @@ def choose(
         return Choice(platform, f"rows of more than {most}")
     whole, padded = columns * width % 16 == 0, 2 ** (columns - 1).bit_length()
     odd = rule.odd.get((op, width), Odd(range(0)))
-    if not whole and columns in odd.columns and columns <= odd.filled * padded:
+    if not whole and columns in odd.columns and columns < odd.filled * padded:
         if op in FORWARD and columns >= rule.odd_columns and elements <= rule.odd_elements:
             return Choice("xla", f"at most {rule.odd_elements} elements of rows for a warp each")
         return Choice(platform, "rows that are no whole vectors: XLA reads them singly")

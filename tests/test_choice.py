@@ -43,6 +43,8 @@ RULE = [  # shape, axis, dtype, output dtype; then softmax, log_softmax, softmax
     ((MANY, 385), 1, "float32", "float32", "xla", "xla", "xla", "xla"),
     ((MANY, 513), 1, "float32", "float32", "xla", "xla", "xla", "xla"),
     ((MANY, 3), 1, "float32", "float32", "xla", "xla", "xla", "xla"),
+    ((MANY, 5), 1, "float32", "float32", "xla", "cuda", "xla", "cuda"),
+    ((MANY, 6), 1, "float32", "float32", "xla", "xla", "xla", "xla"),
     ((MANY, 68), 1, "float32", "float32", "xla", "xla", "xla", "xla"),
     ((MANY, 4), 1, "bfloat16", "bfloat16", "xla", "xla", "xla", "cuda"),
     ((MANY, 2048), 1, "bfloat16", "bfloat16", "xla", "xla", "cuda", "xla"),
