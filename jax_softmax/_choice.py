@@ -16,7 +16,7 @@ types). Float32 rows that are no whole vectors were not measured in graphs: forw
 import math
 from typing import Any, NamedTuple
 
-from ._reference import FEW_COLUMNS, ONE_KERNEL, compute_dtype
+from ._reference import FEW_COLUMNS, ONE_KERNEL, compute_dtype, filled
 
 
 class Choice(NamedTuple):
@@ -346,14 +346,14 @@ def choose(
         return Choice(platform, "the axis is not the last one")
     if columns > most:
         return Choice(platform, f"rows of more than {most}")
-    whole, padded = columns * width % 16 == 0, 2 ** (columns - 1).bit_length()
+    whole = columns * width % 16 == 0
     odd = rule.odd.get((op, width), Odd(range(0)))
-    if not whole and columns in odd.columns and columns < odd.filled * padded:
+    if not whole and columns in odd.columns and filled(columns) < odd.filled:
         if op in FORWARD and columns >= rule.odd_columns and elements <= rule.odd_elements:
             return Choice("xla", f"at most {rule.odd_elements} elements of rows for a warp each")
         return Choice(platform, "rows that are no whole vectors: XLA reads them singly")
-    if whole and columns < rule.filled.get((op, width), 0) * padded:
-        return Choice(platform, f"rows that XLA pads to {padded}")
+    if whole and filled(columns) < rule.filled.get((op, width), 0):
+        return Choice(platform, "rows that are mostly padding to XLA")
     return Choice("xla", f"rows of at most {most}: one kernel that fuses with its neighbours")
 
 

@@ -22,6 +22,11 @@ FEW_COLUMNS = 4
 LONGEST_OF_PAIRS = 2**15
 
 
+def filled(columns: int) -> float:
+    """How much rows fill of the power of two that XLA:GPU pads them to in a kernel of its own."""
+    return columns / 2 ** (columns - 1).bit_length()
+
+
 def compute_dtype(*dtypes: Any) -> Any:
     """The widest of `dtypes`, which are all real or all complex, and at least float32."""
     float32 = jnp.dtype("float32")
@@ -213,7 +218,8 @@ def log_softmax_tangent(
     if x is None:
         y = _from_memory(y) if stored else y
         return _tangent_at_result(y, t, axis=axis, dtype=dtype)
-    return _tangent_at_logits(_logits(x, y, axis), t, axis=axis, dtype=dtype)
+    softmax = not stored or _wants_softmax(x, y, axis)
+    return _tangent_at_logits(_logits(x, y, axis), t, axis=axis, dtype=dtype, softmax=softmax)
 
 
 def log_softmax_cotangent(
@@ -234,7 +240,8 @@ def log_softmax_cotangent(
     if x is None:
         y = _from_memory(y) if stored else y
         return _cotangent_at_result(y, g, axis=axis, dtype=dtype)
-    return _cotangent_at_logits(_logits(x, y, axis), g, axis=axis, dtype=dtype)
+    softmax = not stored or _wants_softmax(x, y, axis)
+    return _cotangent_at_logits(_logits(x, y, axis), g, axis=axis, dtype=dtype, softmax=softmax)
 
 
 def _logits(x: jax.Array, y: jax.Array, axis: int) -> jax.Array:
@@ -271,21 +278,26 @@ def _tangent_at_result(y: jax.Array, t: jax.Array, *, axis: int) -> jax.Array:
     return t - jnp.sum(jnp.exp(y) * t, axis, keepdims=True)
 
 
-def _probabilities(x: jax.Array, axis: int) -> jax.Array:
-    """The softmax of `x`, not a quotient for each row to multiply the exponentials with.
+def _wants_softmax(x: jax.Array, y: jax.Array, axis: int) -> bool:
+    """Whether the derivative at logits is of their softmax, or has a quotient for each row.
 
-    That would be two reductions which only rows need, and XLA:GPU would make up to eight kernels of
-    both passes where rows are padded to a power of two by a third or more, not two: 664 bf16
-    columns 228 us, and 126 so (33 million elements, H200, 2026-11).
+    That is two reductions which only rows need: XLA:GPU makes up to eight kernels of both passes
+    then, not two, where padding costs too much. 664 bf16 columns take 228 us so and 126 with
+    softmax, other lengths of 16 bits 0.95 to 1.02 times as long; 512 float32 columns take 174 us
+    with a quotient and 217 with softmax, in larger tiles (33 million elements, H200, 2026-11).
     """
-    e = jnp.exp(_shifted(x, axis))
-    return e * (1 / jnp.sum(e, axis, keepdims=True))
+    columns = x.shape[axis]
+    padded = isinstance(columns, int) and columns > 0 and filled(columns) < 0.65
+    return _are_narrow(x.dtype, y.dtype) or padded
 
 
 @_in_compute_dtype
-def _tangent_at_logits(x: jax.Array, t: jax.Array, *, axis: int) -> jax.Array:
-    p = _probabilities(x, axis)
-    return t - jnp.sum(p * t, axis, keepdims=True)
+def _tangent_at_logits(x: jax.Array, t: jax.Array, *, axis: int, softmax: bool) -> jax.Array:
+    e = jnp.exp(_shifted(x, axis))
+    total = jnp.sum(e, axis, keepdims=True)
+    if softmax:
+        return t - jnp.sum(e * (1 / total) * t, axis, keepdims=True)
+    return t - jnp.sum(e * t, axis, keepdims=True) / total
 
 
 @_in_compute_dtype
@@ -294,8 +306,10 @@ def _cotangent_at_result(y: jax.Array, g: jax.Array, *, axis: int) -> jax.Array:
 
 
 @_in_compute_dtype
-def _cotangent_at_logits(x: jax.Array, g: jax.Array, *, axis: int) -> jax.Array:
-    return g - _probabilities(x, axis) * jnp.sum(g, axis, keepdims=True)
+def _cotangent_at_logits(x: jax.Array, g: jax.Array, *, axis: int, softmax: bool) -> jax.Array:
+    e = jnp.exp(_shifted(x, axis))
+    total, of_row = jnp.sum(e, axis, keepdims=True), jnp.sum(g, axis, keepdims=True)
+    return g - (e * (1 / total) * of_row if softmax else e * (of_row / total))
 
 
 @_in_compute_dtype
