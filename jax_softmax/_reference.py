@@ -236,6 +236,9 @@ def log_softmax_cotangent(
     XLA:GPU makes one kernel of that and its neighbours, as of jax.nn's, where `exp(y)` alone takes
     two. With the forward pass 159 us in place of 196 (524,288 rows of 64 float32 columns), with a
     sum of squares after it 147 in place of 208 (H200, 2026-11).
+
+    With `stored=False` the forward pass is XLA's and of what was 16 bits, half of what `y` has:
+    `y` is not read, but made anew (benchmarks/results/h200-mixed-log.json).
     """
     if x is None:
         y = _from_memory(y) if stored else y
