@@ -219,7 +219,8 @@ def log_softmax_tangent(
         y = _from_memory(y) if stored else y
         return _tangent_at_result(y, t, axis=axis, dtype=dtype)
     softmax = not stored or _wants_softmax(x, y, axis)
-    return _tangent_at_logits(_logits(x, y, axis), t, axis=axis, dtype=dtype, softmax=softmax)
+    x = _logits(x, y, axis, stored)
+    return _tangent_at_logits(x, t, axis=axis, dtype=dtype, softmax=softmax)
 
 
 def log_softmax_cotangent(
@@ -244,10 +245,11 @@ def log_softmax_cotangent(
         y = _from_memory(y) if stored else y
         return _cotangent_at_result(y, g, axis=axis, dtype=dtype)
     softmax = not stored or _wants_softmax(x, y, axis)
-    return _cotangent_at_logits(_logits(x, y, axis), g, axis=axis, dtype=dtype, softmax=softmax)
+    x = _logits(x, y, axis, stored)
+    return _cotangent_at_logits(x, g, axis=axis, dtype=dtype, softmax=softmax)
 
 
-def _logits(x: jax.Array, y: jax.Array, axis: int) -> jax.Array:
+def _logits(x: jax.Array, y: jax.Array, axis: int, stored: bool) -> jax.Array:
     """`x`, of which `y` is the log-softmax.
 
     Where both have 16 bits, in float32 and negated twice, which XLA does not undo across a
@@ -256,11 +258,17 @@ def _logits(x: jax.Array, y: jax.Array, axis: int) -> jax.Array:
     stored `y` that takes 139, and 109 in place of 154 after a bias, but 169 in place of 121 with a
     cast after log-softmax, as `y` is then stored and read once more; in geometric mean up to 10 %
     more of up to 256 columns, and 1 % less of longer rows (benchmarks/results/h200-graph-log.json).
+    The float32 of mixed precision is clamped to all that there is, for the same reason: of 192
+    columns, which stored float32 exponentials, both passes take 90 us, not 167, of 104 columns 100,
+    not 83, and of powers of two the same (benchmarks/results/h200-mixed-log-rows.json).
+
     Devices that share rows have exchanged maximum and sum already.
     """
-    if not _are_narrow(x.dtype, y.dtype) or is_sharded(jax.typeof(x), axis):
+    if is_sharded(jax.typeof(x), axis):
         return x
-    return -((-x).astype("float32"))
+    if not stored:
+        return jax.lax.clamp(-jnp.inf, x, jnp.inf)
+    return -((-x).astype("float32")) if _are_narrow(x.dtype, y.dtype) else x
 
 
 def _from_memory(y: jax.Array) -> jax.Array:
