@@ -2,15 +2,15 @@
 
 A custom call does not fuse with its neighbours; XLA's own code does. Thresholds are measured by
 benchmarks/graph.py (benchmarks/results/h200-graph-short.json, h200-graph-long.json, h200-graph.json
-of 50,257 columns, h200-graph-odd.json of rows of 16 bits that are no whole vectors) and derived by
+of 50,257 columns, h200-graph-odd.json of rows of 16 bits that are no whole vectors,
+h200-graph-lengths-16bit.json and -float32 of those that are no powers of two) and derived by
 choose.py, where the gain is more than a hundredth and XLA's kernel alone, in the same files, takes
 no more than a third longer than ours, but for softmax's backward pass in float32 (the most: 1.43
 times, at 1,024 columns; over all neighbours it is the faster one at each length; other forms of
 that: benchmarks/results/h200-graph-forms.json). What depends on masks, on few or short rows and on
 other axes than the last is set by hand where benchmarks/survey.py's random problems are on either
 side (benchmarks/results/h200-survey.json, -11, -21, -22 and -31; float64 follows the narrower
-types). Float32 rows that are no whole vectors were not measured in graphs: forward alone XLA takes
-1.2 to 2.6 times as long (benchmarks/results/h200-odd.json), so derivatives are ours.
+types).
 """
 
 import math
@@ -83,12 +83,12 @@ class Rule(NamedTuple):
     panel_vectors: int
 
     elements: int  # up to which a launch is all that an op costs
-    # The same with masks or other terms, of rows that are one kernel to XLA, and with masks, of 32
-    # bits: of twelve problems of one to three million elements the kernels took 1.14 times as long
-    # as jax.nn in geometric mean, three times less, and of five of less than one and 5,656 to
-    # 16,384 columns 1.19 times, once less (the surveys).
+    # The same with masks or other terms, of rows that are one kernel to XLA, and of 32 bits: of
+    # twelve problems of one to three million masked elements the kernels took 1.14 times as long as
+    # jax.nn in geometric mean, three times less, of five of less than one and 5,656 to 16,384
+    # columns 1.19 times, once less, and of two with a bias 1.08 and 1.7 times (the surveys).
     terms: tuple[Fused, ...]
-    wide_masks: tuple[Fused, ...]
+    wide_terms: tuple[Fused, ...]
     # By op: the most columns along the last axis that XLA's code reads as 16 bits, where these were
     # brought to float32 for the softmax and its result may go back, which no kernel sees. With that
     # the kernels take 1.8 to 2.5 times as long, without it XLA 1.0 to 1.13 times
@@ -127,7 +127,7 @@ class Rule(NamedTuple):
     odd_elements: int
     odd_columns: int
     # Rows of whole vectors that fill less of the power of two that XLA pads them to are the
-    # kernels': what XLA makes of them is several kernels, or one of mostly padding.
+    # kernels': what XLA makes of them is several kernels, or one for which padding costs too much.
     filled: dict[tuple[str, int], float]
 
 
@@ -145,8 +145,8 @@ FAMILIES = {
     "softmax": (
         *SOFTMAX,
         *LOG_SOFTMAX,
-        # Where a zero may stand for a masked logit, which is so in all derivatives under masks and
-        # other terms, and where the logits are not at hand: XLA makes two kernels of any length.
+        # Where a zero may stand for a masked logit, as in softmax's derivatives under masks and other
+        # terms, and where the logits are not at hand: XLA makes two kernels of any length.
         "masked_softmax_tangent",
         "masked_log_softmax_tangent",
         "masked_log_softmax_cotangent",
@@ -179,7 +179,7 @@ RULES = {
         panel_vectors=2**6,
         elements=2**17,
         terms=(Fused(ONE_KERNEL, 2**20),),
-        wide_masks=(Fused(ONE_KERNEL, 3 * 2**20), Fused(2**14, 2**20)),
+        wide_terms=(Fused(ONE_KERNEL, 3 * 2**20), Fused(2**14, 2**20)),
         widened={
             "softmax": 14_000,
             "masked_softmax": ONE_KERNEL,
@@ -219,8 +219,8 @@ RULES = {
             ("log_softmax", 8): 16,
         },
         odd={
-            **dict.fromkeys([(op, 2) for op in SOFTMAX], Odd(range(5, 2**11))),
-            ("log_softmax", 2): Odd(range(5, 2**11)),
+            **dict.fromkeys([(op, 2) for op in (*SOFTMAX, "log_softmax")], Odd(range(5, 2**11))),
+            ("softmax_tangent", 4): Odd(range(5, 2**6), filled=0.57),
             **dict.fromkeys([(op, 2) for op in LOG_DERIVATIVES], Odd(range(ONE_KERNEL))),
             **dict.fromkeys([(op, 4) for op in LOG_SOFTMAX], Odd(range(5, 2**9), filled=0.75)),
             **dict.fromkeys([(f"biased_{op}", 4) for op in FORWARD], Odd(range(ONE_KERNEL))),
@@ -335,7 +335,7 @@ def choose(
         if columns < rule.terms_columns:
             return Choice("xla", f"masked rows of fewer than {rule.terms_columns}")
         wide = dtype.itemsize == output_dtype.itemsize == 4
-        for longest, most in rule.wide_masks if wide else rule.terms:
+        for longest, most in rule.wide_terms if wide else rule.terms:
             if columns <= longest and elements <= most:
                 return Choice("xla", f"at most {most} elements, which XLA fuses")
     width = max(dtype.itemsize, output_dtype.itemsize)

@@ -22,7 +22,7 @@ OF_OPERAND = ("log_softmax_tangent", "log_softmax_cotangent")
 # Those of a result and a tangent or cotangent.
 DERIVATIVES = ("softmax_tangent", *OF_OPERAND)
 
-# What neither they nor plain JAX are told.
+# What plain JAX is not told.
 OF_CHOICE = ("strategy", "batch_invariant", "selected")
 
 # What handlers want to be told beside the request, and what it is unless a primitive says so.
@@ -293,7 +293,7 @@ def _lower(
         return _lower_reference(ctx, *operands, reference=reference, backend=backend, **params)
     in_place = here == "cpu" and alone
     reads = 2 if op in OF_OPERAND else len(operands)
-    params.pop("selected", None)
+    params.pop("selected", None)  # which no handler knows
     params["batch_invariant"] = choice.is_batch_invariant(batch_invariant)
     request = {k: params[k] for k in ("axis", "dtype", "strategy", "batch_invariant")}
     read = loaded[0].avals_in[:reads]

@@ -58,8 +58,8 @@ def plan(
         GPU's shared memory, so that it may be another strategy or a smaller cluster; a bias alone
         has a rule of its own, and registers for rows of up to 8,192 columns; along another
         axis than the last a GPU's plan is that of `"cuda:strided"`, and any other request puts
-        plain JAX around a softmax). Derivatives under masks are the kernels' also where those
-        without are not.
+        plain JAX around a softmax). Under masks softmax's derivative is the kernels' also where it
+        is not without, and on a GPU log-softmax's is XLA's.
       device: `"cpu"`, the name of a known GPU (`"H200"`, `"RTX 5090"`, `"A100"`, `"GTX 1080"`: none
         needs to be there), a `jax.Device`, or None for JAX's default device.
       strategy: `"auto"`, or the name of one to force, which takes the kernels.

@@ -90,8 +90,6 @@ def logits(
 ) -> tuple[jax.Array, jax.Array | None]:
     """What the softmax is taken of, and the mask of those that take part."""
     z, keep = x.astype(wide), _mask(x, operands, causal)
-    if softcap or "scale" in operands:
-        z = _kept(z, keep)
     if factor != 1:
         z = z * factor
     if "scale" in operands:
@@ -112,7 +110,7 @@ def _mask(x: jax.Array, operands: Arrays, causal: bool) -> jax.Array | None:
 
 
 def _kept(x: jax.Array, keep: jax.Array | None) -> jax.Array:
-    """0 where it is masked: NaN there would reach the gradients of what it is multiplied with."""
+    """0 where it is masked: NaN there would reach derivatives of what it is multiplied with."""
     return x if keep is None else jnp.where(keep, x, 0)
 
 
@@ -197,7 +195,8 @@ def _jvp(
             aligned = align(y, _spread(t, y), axis=axis)
             out = softmax_tangent_p.bind(*aligned, scale=scale, zeros_are_masked=True, **params)
     if sink_t is not None:
-        z, keep = logits(x, operands, **static, wide=_reference.compute_dtype(x.dtype, dtype))
+        kept = _kept(x, _mask(x, operands, causal))
+        z, keep = logits(kept, operands, **static, wide=_reference.compute_dtype(x.dtype, dtype))
         if keep is not None:
             # A row that is masked as a whole is any finite one: its result is 0 all the same.
             z = jnp.where(keep.any(axis - x.ndim, keepdims=True), z, 0)
@@ -245,7 +244,10 @@ def _logits_tangent(
 def _log_tangent(
     y: jax.Array, t: jax.Array, operands: Arrays, causal: bool, params: dict[str, Any]
 ) -> jax.Array:
-    """Its selects are none of the kernels': `-inf` may be a logit's own, which takes part."""
+    """Of a tangent that is selected by the mask, and selected again, which kernels do not do.
+
+    They know no mask from a result of `-inf`, which may be that of a logit that takes part.
+    """
     keep = _mask(y, operands, causal)
     y, t = align(y, _kept(_spread(t, y), keep), axis=params["axis"])
     if keep is None:

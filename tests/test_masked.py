@@ -230,6 +230,28 @@ def test_vmap_over_any_operand(log):
             np.testing.assert_allclose(got[n], f(*one), rtol=1e-6, atol=1e-7)
 
 
+@each_form
+@pytest.mark.parametrize("softcap", [None, 2.0])
+def test_nan_under_the_mask_is_in_no_second_derivative(log, softcap):
+    """Where a sink's derivative is of products of the logits."""
+    mask = np.array([[True, False, True], [False, False, False]])
+
+    def total(x, scale, sink):
+        return (masked_softmax(x, mask, scale=scale, sink=sink, softcap=softcap, log=log) ** 2)[
+            mask
+        ].sum()
+
+    def of_sink(x, scale):
+        return jax.grad(total, 2)(x, scale, np.zeros(2, np.float32)).sum()
+
+    x = np.array([[1, 5, 2], [3, 4, 5]], np.float32)
+    given = [np.where(mask, x, masked).astype(np.float32) for masked in (0, np.nan)]
+    want, got = (jax.grad(of_sink, (0, 1))(x, np.float32(1.5)) for x in given)
+    for g, w in zip(got, want, strict=True):
+        assert np.isfinite(w).all() and np.any(w)
+        np.testing.assert_array_equal(g, w)
+
+
 def test_dtype_and_plain_numbers():
     x = jnp.ones((2, 4), jnp.bfloat16)
     assert masked_softmax(x, dtype=jnp.float32).dtype == jnp.float32

@@ -401,6 +401,10 @@ def test_forward_mode_under_the_mask(name):
     )
     np.testing.assert_array_equal(got[~where], 0)
     np.testing.assert_allclose(got[where], want[where], rtol=1e-5, atol=1e-6)
+    # Whatever a masked tangent is.
+    t[:, 0], t[:, 1] = np.nan, np.inf
+    again = jax.jvp(lambda x: ours(name)(x, where=where), (x,), (t,))[1]
+    np.testing.assert_array_equal(again, got)
 
 
 # -- errors --------------------------------------------------------------------------------------

@@ -159,6 +159,21 @@ def test_a_logarithm_near_zero(dtype, output_dtype, implementation):
         assert_right("logsumexp", got, *x, axis=axis, context=implementation)
 
 
+@each_pair
+def test_a_log_softmax_near_zero(dtype, output_dtype, implementation):
+    """Of a maximum that outweighs the rest, once or twice: no digits of the rest are lost."""
+    skip_refused("log_softmax", dtype, implementation, output_dtype)
+    axis = axis_of(implementation)
+    distance, column = np.ogrid[1:81, :33]
+    once = np.where(column == distance % 33, 0, -distance).astype(dtype)
+    twice = np.where(column == 32, 0, once).astype(dtype)
+    inputs = [[np.ascontiguousarray(np.moveaxis(a, 1, axis))] for a in (once, twice)]
+    for got, x in zip(
+        run("log_softmax", inputs, [axis] * 2, implementation, output_dtype), inputs, strict=True
+    ):
+        assert_right("log_softmax", got, *x, axis=axis, context=implementation)
+
+
 @pytest.mark.parametrize("op", GRADIENT)
 @each_dtype
 def test_nan_in_a_cotangent_reaches_its_whole_row_only(op, dtype, implementation):
