@@ -145,8 +145,8 @@ FAMILIES = {
     "softmax": (
         *SOFTMAX,
         *LOG_SOFTMAX,
-        # Where a zero may stand for a masked logit, as in softmax's derivatives under masks and other
-        # terms, and where the logits are not at hand: XLA makes two kernels of any length.
+        # Where a zero may stand for a masked logit, as in softmax's derivatives under masks and
+        # other terms, and where the logits are not at hand: XLA makes two kernels of any length.
         "masked_softmax_tangent",
         "masked_log_softmax_tangent",
         "masked_log_softmax_cotangent",
