@@ -267,7 +267,8 @@ def _logits(x: jax.Array, y: jax.Array, axis: int, stored: bool) -> jax.Array:
     if is_sharded(jax.typeof(x), axis):
         return x
     if not stored:
-        return jax.lax.clamp(-jnp.inf, x, jnp.inf)
+        infinity = jnp.asarray(jnp.inf, x.dtype)
+        return jax.lax.clamp(-infinity, x, infinity)
     return -((-x).astype("float32")) if _are_narrow(x.dtype, y.dtype) else x
 
 

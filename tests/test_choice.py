@@ -549,6 +549,29 @@ def test_derivatives_from_the_operand(request_, shape):
 
 
 @pytest.mark.usefixtures("cpu_has_the_rule")
+@pytest.mark.parametrize("x64", [False, True])
+@pytest.mark.parametrize("columns", [128, 200, 5000])
+def test_derivatives_in_mixed_precision(columns, x64):
+    x, t = np.random.default_rng(0).standard_normal((2, 1024, columns))
+
+    def derivatives(f, x, t):
+        def mixed(x):
+            return f(x.astype("float32")).astype(x.dtype)
+
+        return jax.jvp(mixed, (x,), (t,)), jax.vjp(mixed, x)[1](t)
+
+    with jax.enable_x64(x64):
+        narrow = [jnp.asarray(10 * v, "bfloat16") for v in (x, t)]
+        got, want = (
+            jax.jit(functools.partial(derivatives, f))(*narrow)
+            for f in (jax_softmax.log_softmax, jax.nn.log_softmax)
+        )
+        for g, w in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
+            assert g.dtype == w.dtype
+            np.testing.assert_allclose(*(v.astype("float32") for v in (g, w)), rtol=0.02, atol=0.05)
+
+
+@pytest.mark.usefixtures("cpu_has_the_rule")
 @pytest.mark.parametrize("mode", [jax.jvp, jax.vjp], ids=lambda mode: mode.__name__)
 def test_kernels_do_not_read_an_operand_that_is_there(mode):
     """A row alone is XLA's, many are the kernels'."""
