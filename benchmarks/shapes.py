@@ -59,9 +59,11 @@ def default_elements(platform: str, dtype: str) -> int:
     return GPU_BYTES // DTYPES[dtype] if platform == "gpu" else CPU_ELEMENTS
 
 
-def column_cases(elements: int, columns: tuple[int, ...] = COLUMNS) -> list[Case]:
-    """Matrices of about `elements` elements, one for each row length."""
-    return [Case((max(1, elements // cols), cols)) for cols in columns]
+def column_cases(
+    elements: int, columns: tuple[int, ...] = COLUMNS, together: int = 1
+) -> list[Case]:
+    """Matrices of about `elements` elements, one for each row length, of so many rows together."""
+    return [Case((max(1, elements // cols // together) * together, cols)) for cols in columns]
 
 
 # The shapes between neighbours: fewer, since every one takes more than a hundred programs.
@@ -79,7 +81,7 @@ def graph_cases(
     Rows come in eights, as batches do: XLA vectorises no loop over an odd number of elements.
     """
     cases = {
-        "last": [Case((max(8, elements // n // 8 * 8), n)) for n in columns],
+        "last": column_cases(elements, columns, together=8),
         "small": [Case((32, 10)), Case((128, 1000))],
         "few": [Case((rows, n)) for n in (32768, 50257, 128256) for rows in (1, 8)],
         "other": [

@@ -353,7 +353,7 @@ def choose(
             return Choice("xla", f"at most {rule.odd_elements} elements of rows for a warp each")
         return Choice(platform, "rows that are no whole vectors: XLA reads them singly")
     if whole and filled(columns) < rule.filled.get((op, width), 0):
-        return Choice(platform, "rows that are mostly padding to XLA")
+        return Choice(platform, "rows with too much padding for XLA")
     return Choice("xla", f"rows of at most {most}: one kernel that fuses with its neighbours")
 
 

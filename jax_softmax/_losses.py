@@ -27,7 +27,7 @@ from ._reductions import (
     bind_logsumexp_tangent,
     cross_entropy_gradient_p,
 )
-from ._reference import NO_GRADIENT, as_stored, columns, compute_dtype
+from ._reference import NO_GRADIENT, as_stored, columns, compute_dtype, kept
 
 Pair = tuple[Float[Array, "*rows"], Float[Array, "*rows"]]
 
@@ -300,12 +300,12 @@ def _forward(
     if _are_labels(targets):
         loss, total = lse - _at_labels(logits, targets, axis).astype(wide), None
     else:
-        probabilities = _kept(where, targets.astype(wide))
-        distance = _kept(where, jnp.expand_dims(lse, axis) - logits.astype(wide))
+        probabilities = kept(where, targets.astype(wide))
+        distance = kept(where, jnp.expand_dims(lse, axis) - logits.astype(wide))
         loss = jnp.sum(probabilities * distance, axis)
         total = jnp.sum(probabilities, axis)
     if smoothing:
-        mean = jnp.sum(_kept(where, logits.astype(wide)), axis) / _count(logits, where, axis, wide)
+        mean = jnp.sum(kept(where, logits.astype(wide)), axis) / _count(logits, where, axis, wide)
         loss = (1 - smoothing) * loss + smoothing * (lse - mean)
     if z_loss:
         loss = loss + z_loss * lse**2
@@ -347,17 +347,17 @@ def _gradients(
     if _are_labels(targets):
         d = d - jnp.where(_is_label(targets, logits, axis), 1 - smoothing, 0).astype(wide)
     else:
-        d = d - (1 - smoothing) * _kept(keep, targets.astype(wide))
+        d = d - (1 - smoothing) * kept(keep, targets.astype(wide))
     if smoothing:
         share = smoothing / jnp.expand_dims(_count(logits, where, axis, wide), axis)
-        d = d - _kept(keep, share)
+        d = d - kept(keep, share)
     g = jnp.expand_dims(g, axis)
     d = d * g
     if static.lse_is_used:
         d = d + p * jnp.expand_dims(g_lse, axis)
     if _are_labels(targets):
         return d.astype(dtype), None
-    distance = _kept(keep, jnp.expand_dims(lse, axis) - x)
+    distance = kept(keep, jnp.expand_dims(lse, axis) - x)
     return d.astype(dtype), ((1 - smoothing) * distance * g).astype(dtype_of_targets)
 
 
@@ -393,10 +393,6 @@ def _are_labels(targets: jax.Array) -> bool:
 def _wide(logits: jax.Array, targets: jax.Array) -> Any:
     """At least float32: a 16-bit softmax near 1 has no digits left for `p - 1`."""
     return compute_dtype(logits.dtype, *(() if _are_labels(targets) else (targets.dtype,)))
-
-
-def _kept(where: jax.Array | None, x: jax.Array) -> jax.Array:
-    return x if where is None else jnp.where(where, x, 0)
 
 
 def _count(x: jax.Array, where: jax.Array | None, axis: int, dtype: Any) -> jax.Array:
@@ -466,7 +462,7 @@ def _tangent(
         keep = alive & (where | _is_label(targets, logits, axis))
 
     def along(t: jax.Array) -> jax.Array:
-        t = _kept(keep, t.astype(lse.dtype))
+        t = kept(keep, t.astype(lse.dtype))
         return t if ignored is None else jnp.where(jnp.expand_dims(ignored, axis), 0, t)
 
     def product(g: jax.Array, g_lse: jax.Array) -> jax.Array:

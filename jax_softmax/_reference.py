@@ -59,6 +59,11 @@ def _in_memory_jvp(primals: tuple[jax.Array], tangents: tuple[Any]) -> tuple[jax
     return _in_memory(*primals), tangents[0]
 
 
+def kept(where: jax.Array | None, x: jax.Array) -> jax.Array:
+    """0 where it is masked: NaN there would reach derivatives of what it is multiplied with."""
+    return x if where is None else jnp.where(where, x, 0)
+
+
 def _in_compute_dtype(f: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
     @functools.wraps(f)
     def wrapped(*operands: jax.Array, axis: int, dtype: Any, **parameters: Any) -> jax.Array:
@@ -206,31 +211,14 @@ def _tangent_of_sum_1(y: jax.Array, t: jax.Array, *, axis: int, scale: float) ->
 
 
 def log_softmax_tangent(
-    y: jax.Array,
-    t: jax.Array,
-    x: jax.Array | None = None,
-    *,
-    axis: int,
-    dtype: Any,
-    stored: bool = True,
+    y: jax.Array, t: jax.Array, x: jax.Array | None = None, **request: Any
 ) -> jax.Array:
     """With `x`, of which `y` is the log-softmax: see `log_softmax_cotangent`."""
-    if x is None:
-        y = _from_memory(y) if stored else y
-        return _tangent_at_result(y, t, axis=axis, dtype=dtype)
-    softmax = not stored or _wants_softmax(x, y, axis)
-    x = _logits(x, y, axis, stored)
-    return _tangent_at_logits(x, t, axis=axis, dtype=dtype, softmax=softmax)
+    return _at_result_or_logits(_tangent_at_result, _tangent_at_logits, y, t, x, **request)
 
 
 def log_softmax_cotangent(
-    y: jax.Array,
-    g: jax.Array,
-    x: jax.Array | None = None,
-    *,
-    axis: int,
-    dtype: Any,
-    stored: bool = True,
+    y: jax.Array, g: jax.Array, x: jax.Array | None = None, **request: Any
 ) -> jax.Array:
     """With `x`, of which `y` is the log-softmax, as the cotangent at `x`, or at `y`.
 
@@ -241,12 +229,24 @@ def log_softmax_cotangent(
     With `stored=False` the forward pass is XLA's and of what was 16 bits, half of what `y` has:
     `y` is not read, but made anew (benchmarks/results/h200-mixed-log.json).
     """
+    return _at_result_or_logits(_cotangent_at_result, _cotangent_at_logits, y, g, x, **request)
+
+
+def _at_result_or_logits(
+    at_result: Callable[..., jax.Array],
+    at_logits: Callable[..., jax.Array],
+    y: jax.Array,
+    t: jax.Array,
+    x: jax.Array | None,
+    *,
+    axis: int,
+    dtype: Any,
+    stored: bool = True,
+) -> jax.Array:
     if x is None:
-        y = _from_memory(y) if stored else y
-        return _cotangent_at_result(y, g, axis=axis, dtype=dtype)
+        return at_result(_from_memory(y) if stored else y, t, axis=axis, dtype=dtype)
     softmax = not stored or _wants_softmax(x, y, axis)
-    x = _logits(x, y, axis, stored)
-    return _cotangent_at_logits(x, g, axis=axis, dtype=dtype, softmax=softmax)
+    return at_logits(_logits(x, y, axis, stored), t, axis=axis, dtype=dtype, softmax=softmax)
 
 
 def _logits(x: jax.Array, y: jax.Array, axis: int, stored: bool) -> jax.Array:
@@ -293,8 +293,8 @@ def _tangent_at_result(y: jax.Array, t: jax.Array, *, axis: int) -> jax.Array:
 def _wants_softmax(x: jax.Array, y: jax.Array, axis: int) -> bool:
     """Whether the derivative at logits is of their softmax, or has a quotient for each row.
 
-    That is two reductions which only rows need: XLA:GPU makes up to eight kernels of both passes
-    then, not two, where padding costs too much. 664 bf16 columns take 228 us so and 126 with
+    The quotient is of two reductions, for rows alone: XLA:GPU makes up to eight kernels of both
+    passes then, not two, where padding costs too much. 664 bf16 columns take 228 us so and 126 with
     softmax, other lengths of 16 bits 0.95 to 1.02 times as long; 512 float32 columns take 174 us
     with a quotient and 217 with softmax, in larger tiles (33 million elements, H200, 2026-11).
     """

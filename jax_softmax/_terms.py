@@ -28,6 +28,7 @@ from ._primitives import (
     softmax_tangent_p,
 )
 from ._reductions import align, bind_logsumexp
+from ._reference import kept
 
 # The terms that are operands, in their order, by the letters that the handler knows them by.
 NAMES = {"mask": "m", "bias": "b", "scale": "f", "sink": "s"}
@@ -107,11 +108,6 @@ def _mask(x: jax.Array, operands: Arrays, causal: bool) -> jax.Array | None:
         seen = _causal(*x.shape[-2:])
         keep = seen if keep is None else keep & seen
     return keep
-
-
-def _kept(x: jax.Array, keep: jax.Array | None) -> jax.Array:
-    """0 where it is masked: NaN there would reach derivatives of what it is multiplied with."""
-    return x if keep is None else jnp.where(keep, x, 0)
 
 
 def _causal(rows: int, columns: int) -> jax.Array:
@@ -195,8 +191,8 @@ def _jvp(
             aligned = align(y, _spread(t, y), axis=axis)
             out = softmax_tangent_p.bind(*aligned, scale=scale, zeros_are_masked=True, **params)
     if sink_t is not None:
-        kept = _kept(x, _mask(x, operands, causal))
-        z, keep = logits(kept, operands, **static, wide=_reference.compute_dtype(x.dtype, dtype))
+        x = kept(_mask(x, operands, causal), x)
+        z, keep = logits(x, operands, **static, wide=_reference.compute_dtype(x.dtype, dtype))
         if keep is not None:
             # A row that is masked as a whole is any finite one: its result is 0 all the same.
             z = jnp.where(keep.any(axis - x.ndim, keepdims=True), z, 0)
@@ -231,11 +227,11 @@ def _logits_tangent(
     if "x" in moved:
         t = moved["x"].astype(wide) * scale
     if "scale" in moved or softcap:
-        kept = _kept(x.astype(wide), _mask(x, operands, static["causal"]))
+        z = kept(_mask(x, operands, static["causal"]), x.astype(wide))
         if "scale" in moved:
-            t = t + kept * (factor * moved["scale"].astype(wide))
+            t = t + z * (factor * moved["scale"].astype(wide))
         if softcap:
-            t = t * (1 - jnp.tanh(kept * scale / softcap) ** 2)
+            t = t * (1 - jnp.tanh(z * scale / softcap) ** 2)
     if "bias" in moved:
         t = t + moved["bias"].astype(wide)
     return 1.0, jnp.asarray(t).astype(x.dtype)
@@ -249,10 +245,8 @@ def _log_tangent(
     They know no mask from a result of `-inf`, which may be that of a logit that takes part.
     """
     keep = _mask(y, operands, causal)
-    y, t = align(y, _kept(_spread(t, y), keep), axis=params["axis"])
-    if keep is None:
-        return log_softmax_tangent_p.bind(y, t, **params)
-    return jnp.where(keep, log_softmax_tangent_p.bind(y, t, selected=True, **params), 0)
+    y, t = align(y, kept(keep, _spread(t, y)), axis=params["axis"])
+    return kept(keep, log_softmax_tangent_p.bind(y, t, selected=keep is not None, **params))
 
 
 def _primitive(name: str, *, log: bool) -> Primitive:
