@@ -500,33 +500,42 @@ inline constexpr int64_t kSplitBytes = 16 * 1024 * 1024;
 // took 7.1 us, by "stream" 13.7, and 128 rows 14.9 and 14.0, in the same file.
 inline constexpr int64_t kSplitValueRows = 64;
 
-// Geometries of "panel": benchmarks/results/h200-panel.json. With the same 256 threads for rows of
-// 33 columns or more, softmax of 40 and 100 bf16 columns ran at 0.53 and 0.67 of the copy limit:
-// what threads exchange cost more than what they had in common with their memory.
+// Geometries of "panel": benchmarks/results/h200-panel.json, of 280 columns or more
+// h200-panel-geometries.json. With the same 256 threads for rows of 33 columns or more, softmax of
+// 40 and 100 bf16 columns ran at 0.53 and 0.67 of the copy limit: what threads exchange cost more
+// than what they had in common with their memory.
 inline constexpr int kPanelThreads = 256;  // at most
-inline constexpr int kPanelResident = 2;
+constexpr int PanelResident(int compute_bytes) { return compute_bytes == 8 ? 2 : 3; }
 inline constexpr int kPanelFewestLanes = 4;
 // Of rows of at most so many columns; half as many of longer ones, or a quarter.
 inline constexpr int kPanelLanes = 16;
 inline constexpr int kPanelLanesColumns = 128;
-// The most of longer rows in a block's shared memory, but with the fewest lanes.
+// The most of longer rows in a block's shared memory, but with the fewest lanes: three blocks'
+// where rows have 16 bits, two of float32. Softmax of 500 bf16 columns took 73.8 us with half of
+// the lanes and 71.4 so, of 768 71.0 and 73.0, in float32 133.6 and 131.4.
 constexpr int64_t PanelBytes(int inputs, int element_bytes) {
-  return (inputs > 1 ? 192 : element_bytes == 2 ? 32 : 64) * 1024;
+  constexpr int kOf[] = {72, 100, 64};  // by the elements: 2, 4 and 8 bytes
+  return (inputs > 1 ? 192 : kOf[element_bytes / 4]) * 1024;
 }
 // What statistics and rounding up to whole slices may add to that.
 inline constexpr int kPanelMargin = 24 * 1024;
-// Panels that a cluster's blocks share: of one input where a multiprocessor has no memory for three
-// of four lanes, of two inputs where it has none for one of eight. The part of each block is about
-// a half or a third of that memory (benchmarks/results/h200-panel-shared.json).
-inline constexpr std::array kPanelBlocks = {2, 3, 4, 5, 6, 8, 16};
+// Panels that a cluster's blocks share: of one input where a multiprocessor has no memory for two
+// or three of four lanes, of two inputs where it has none for one of eight. Of 1,400 columns and
+// four lanes softmax of bf16 took 80.1 us in one block and 82.0 in two, of float32 150.0 and 145.3.
+inline constexpr std::array kPanelBlocks = {2, 3, 4, 5, 6, 7, 8, 16};
 inline constexpr int kPanelSharedLanes = 8;
 inline constexpr int kPanelWideBlocks = 8;  // with more lanes than the fewest, at most
-// Blocks of half as many threads, where so many of them are resident.
-inline constexpr int kPanelManyResident = 3;
-inline constexpr int kPanelRowValues = 8;  // that blocks exchange of a row, at most
+inline constexpr int kPanelRowValues = 8;   // that blocks exchange of a row, at most
+// The most compute values of what a warp has of a row: 16 bits take plain sums.
+inline constexpr int kPanelStatistic = 3, kPanelNarrowStatistic = 1;
+constexpr int PanelStatistic(const Problem& p) {
+  const bool narrow = SizeOf(p.out_dtype) == 2 && !IsPerRow(p.op);
+  return narrow ? kPanelNarrowStatistic : kPanelStatistic;
+}
 constexpr bool SharesPanels(const Problem& p) {
   const int64_t bytes = p.rows.columns * kVectorBytes * p.inputs;  // of a lane
-  return bytes * kPanelFewestLanes > (p.inputs == 1 ? 64 : 96) * 1024;
+  const int most = p.inputs > 1 ? 96 : SizeOf(p.dtype) == 2 ? 92 : 80;
+  return bytes * kPanelFewestLanes > most * 1024;
 }
 // About what a thread takes of a row.
 constexpr int PanelColumns(int inputs) { return inputs == 1 ? 20 : 8; }
@@ -1154,9 +1163,9 @@ constexpr Plan PanelOf(const Problem& p, const Device& device, int lanes, int sl
   plan.lanes_per_row = slices * blocks;
   plan.rows_per_block = lanes * plan.vector;
   plan.blocks = p.rows.outer * CeilDiv(p.rows.inner, plan.rows_per_block) * blocks;
-  // Two statistics, of at most three compute values, of every row and warp.
-  const int64_t statistics = int64_t{plan.threads} / kWarpLanes * plan.rows_per_block;
-  plan.scratch_bytes = static_cast<int>(2 * statistics * 3 * ComputeBytes(p.dtype));
+  // A statistic of every row and warp, and the one before it of every row.
+  const int64_t statistics = (int64_t{plan.threads} / kWarpLanes + 1) * plan.rows_per_block;
+  plan.scratch_bytes = static_cast<int>(statistics * PanelStatistic(p) * ComputeBytes(p.dtype));
   // Of a thread, as the kernel counts them.
   const int64_t part = CeilDiv(CeilDiv(std::max<int64_t>(p.rows.columns, 1), blocks), slices);
   const int64_t exchanged =
@@ -1171,38 +1180,45 @@ constexpr Plan PanelOf(const Problem& p, const Device& device, int lanes, int sl
   return plan;
 }
 
-// The most lanes up to `lanes` that neighbours have use for.
+// The most lanes up to `lanes` that neighbours make use of, or of longer rows of most of them.
 constexpr int PanelLanes(const Problem& p, int lanes, int vector) {
-  while (lanes > kPanelFewestLanes && lanes / 2 * vector >= p.rows.inner) lanes /= 2;
+  const int64_t vectors = CeilDiv(p.rows.inner, vector);
+  const auto places = [&](int of) { return CeilDiv(vectors, of) * of; };
+  const auto is_full = [&](int of) {
+    return p.rows.columns <= 2 * kPanelLanesColumns ||
+           vectors * kPanelFullest >= places(of) * kPanelFull;
+  };
+  while (lanes > kPanelFewestLanes &&
+         (lanes / 2 >= vectors || (!is_full(lanes) && places(lanes / 2) < places(lanes)))) {
+    lanes /= 2;
+  }
   return lanes;
 }
 
 // Of the panels that clusters may have, the one of which the most is in a multiprocessor's memory
-// at a time, by two or three blocks at best.
+// at a time: by a fiftieth more for more blocks, and by a fourth more for half panels. One block
+// has nothing to overlap with.
 constexpr Plan SharedPanelPlan(const Problem& p, const Device& device, const Plan& blank) {
   Plan best = Refuse(blank, "the rows side by side do not fit a cluster");
   int64_t most = 0;
   for (int lanes = PanelLanes(p, kPanelSharedLanes, blank.vector); lanes >= kPanelFewestLanes;
        lanes /= 2) {
+    const bool wide = lanes > kPanelFewestLanes;
     for (int blocks : kPanelBlocks) {
-      const bool wide = lanes > kPanelFewestLanes;
       if (blocks > device.cluster_blocks || (wide && blocks > kPanelWideBlocks)) continue;
       Plan plan = Refuse(blank, "");
-      int64_t resident = 0;
-      for (int threads : {kPanelThreads / 2, kPanelThreads}) {
-        const Plan candidate = PanelOf(p, device, lanes, threads / lanes, blocks, blank);
-        if (candidate.refusal != nullptr) break;
-        plan = candidate;
-        const int bytes = plan.shared_bytes + device.shared_reserved;
-        resident = device.shared_per_multiprocessor / bytes;
-        if (resident >= kPanelManyResident) break;
+      // Fewer have smaller statistics.
+      for (int threads = kPanelThreads; plan.refusal != nullptr && threads >= kPanelThreads / 2;
+           threads /= 2) {
+        plan = PanelOf(p, device, lanes, threads / lanes, blocks, blank);
       }
       if (plan.refusal != nullptr) continue;
-      // One has nothing to overlap with, and more are clusters of smaller parts: a fifth less.
-      const bool overlaps = resident > 1 && resident <= kPanelManyResident;
+      const int room =
+          device.shared_per_multiprocessor / (plan.shared_bytes + device.shared_reserved);
+      const int resident = std::min(PanelResident(ComputeBytes(p.dtype)), room);
       const int64_t columns = CeilDiv(p.rows.columns, blocks) * lanes * resident;
-      const int64_t score = columns * (overlaps ? 5 : 4);
-      if (score <= most) continue;
+      const int64_t score = columns * (resident > 1 ? 5 : 3) * (wide ? 5 : 4);
+      if (score * 50 <= most * 51) continue;
       most = score;
       best = plan;
     }

@@ -209,6 +209,13 @@ struct Cluster {
     __cluster_barrier_arrive();
 #endif
   }
+  // The first step where this thread has read from others, and they need to know no more than that.
+  // Other writes are on their way, for which Arrive would wait.
+  __device__ __forceinline__ static void ArriveAfterReads() {
+#if __CUDA_ARCH__ >= 900
+    __cluster_barrier_arrive_relaxed();
+#endif
+  }
   __device__ __forceinline__ static void Await() {
 #if __CUDA_ARCH__ >= 900
     __cluster_barrier_wait();

@@ -33,7 +33,7 @@ WITHIN_A_PLAN = {
 # input where they are long, as wider arithmetic takes longest there.
 ROWS, ROWS_IF_LONG, LONG = 21, 7, 8192
 # The columns and neighbours of panels that a cluster's blocks share, in whole and in unequal parts.
-SHARED = ((770, 64), (1025, 8), (1536, 40), (2048, 64), (3001, 72), (4099, 24), (9001, 16))
+SHARED = ((770, 64), (1481, 8), (1536, 40), (2048, 64), (3001, 72), (4099, 24), (9001, 16))
 # The same of rows that are split: vectors that begin and end inside a row's neighbours, parts of a
 # thread's sum, and neighbours for more than one block.
 SPLIT = ((30_001, 5), (6538, 29), (4097, 3), (2049, 2), (999, 1000), (300, 2056), (40_003, 16))

@@ -65,7 +65,7 @@ def test_bits_depend_neither_on_other_rows_nor_on_which_block_is_first(op, dtype
 
 @each_op
 @each_dtype
-@pytest.mark.parametrize("columns", [257, 1025, 3001, 16_400])
+@pytest.mark.parametrize("columns", [257, 1481, 3001, 16_400])
 def test_blocks_of_a_panel_do_not_look_at_other_rows(op, dtype, columns):
     plan = jax_softmax.plan((columns, 304), dtype, 0, op, device="H200", strategy="panel")
     assert (plan.cluster_blocks > 1) == (columns > 1000)

@@ -3,8 +3,7 @@
 // shares them with the threads of other slices.
 #pragma once
 
-#include <cuda_pipeline.h>
-
+#include "../async.cuh"
 #include "../in_words.cuh"
 #include "../reduce.cuh"
 
@@ -54,18 +53,33 @@ struct Closed {
 
 // Merges what the cluster's blocks have of `width` rows, in `of_block` of each. The others may read
 // that until the barrier's next step.
+//
+// That step is awaited at the end, so that the cluster's blocks end together. Where they told each
+// other instead (Send), and ended when they would, clusters of parts half as large were 6 % faster,
+// but those that the plan has took 4 to 6 % longer (H200, 2026-11).
 template <typename Op>
 __device__ __forceinline__ void CloseTogether(const Op& op, const Cluster& cluster,
                                               const Partial<Op>* of_block, Closed<Op>* closed,
                                               int width) {
+  constexpr int kAtOnce = 4;  // reads on their way
   cluster.Meet();
   for (int t = threadIdx.x; t < width; t += blockDim.x) {
     Partial<Op> total = *cluster.InBlock(0, of_block + t);
-    for (int b = 1; b < cluster.blocks; ++b) Merge(op, total, *cluster.InBlock(b, of_block + t));
+    for (int first = 1; first < cluster.blocks; first += kAtOnce) {
+      Partial<Op> parts[kAtOnce];
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        if (first + i < cluster.blocks) parts[i] = *cluster.InBlock(first + i, of_block + t);
+      }
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        if (first + i < cluster.blocks) Merge(op, total, parts[i]);
+      }
+    }
     closed[t] = {total.first, op.Close(total.first, total.second)};
   }
-  cluster.Arrive();
   __syncthreads();
+  cluster.ArriveAfterReads();
 }
 
 // The columns are a block's or, with kShared, those of a cluster's blocks. After the first
@@ -74,8 +88,9 @@ __device__ __forceinline__ void CloseTogether(const Op& op, const Cluster& clust
 // slower: of [64, 1024, 1024] in float32 the tangent ran at 0.90 of the copy limit in place of
 // 0.97, softmax of [64, 4096, 1024] in bf16 at 0.73 in place of 0.78 (H200, 2026-11).
 template <typename Op, typename Load, typename Store, int kVector, bool kShared>
-__global__ void __launch_bounds__(kPanelThreads, kPanelResident)
-    PanelKernel(Op op, Load load, Store store, Rows rows, int log2_lanes, int scratch_bytes) {
+__global__ void __launch_bounds__(kPanelThreads, PanelResident(sizeof(typename Op::T)))
+    PanelKernel(Op op, Load load, Store store, Rows rows, int log2_lanes, int log2_slices,
+                int scratch_bytes) {
 #if __CUDA_ARCH__ < 900
   if constexpr (kShared) return;
 #endif
@@ -90,7 +105,7 @@ __global__ void __launch_bounds__(kPanelThreads, kPanelResident)
   const int threads = blockDim.x;
   const int lanes = 1 << log2_lanes;
   const int width = lanes * kVector;
-  const int slices = threads >> log2_lanes;
+  const int slices = 1 << log2_slices;
   const int slice = threadIdx.x >> log2_lanes;
   const int lane = threadIdx.x & (lanes - 1);
   // There are at least as many blocks as panels, so that 32 bits do.
@@ -109,23 +124,31 @@ __global__ void __launch_bounds__(kPanelThreads, kPanelResident)
   const int64_t base = (int64_t{outer} * rows.columns + first_column + slice) * rows.inner + inner;
   const int64_t step = slices * rows.inner;
   // This thread's columns: every `slices`th, in places that no other thread uses.
-  const int count = inner < rows.inner ? (columns - slice + slices - 1) / slices : 0;
-  const int capacity = (share + slices - 1) / slices * threads;
+  const int count = inner < rows.inner ? (columns - slice + slices - 1) >> log2_slices : 0;
+  const int capacity = ((share + slices - 1) >> log2_slices) * threads;
   auto* const own = reinterpret_cast<typename Raw::Word*>(shared + scratch_bytes) + threadIdx.x;
 
+  const auto fetch = [&](auto whole_lines) {
 #pragma unroll
-  for (int input = 0; input < kInputs; ++input) {
-    auto* to = own + input * capacity;
-    const auto* from = load.source[input] + base;
+    for (int input = 0; input < kInputs; ++input) {
+      auto* to = own + input * capacity;
+      const auto* from = load.source[input] + base;
 #pragma unroll 4
-    for (int c = 0; c < count; ++c) {
-      __pipeline_memcpy_async(to, from, sizeof(Raw));
-      to += threads;
-      from += step;
+      for (int c = 0; c < count; ++c) {
+        CopyVector<decltype(whole_lines)::value>(to, from);
+        to += threads;
+        from += step;
+      }
     }
+  };
+  // Of [64, 1024, 1024] in bf16 softmax took 78.9 us without, and 77.0 so; wider panels, and those
+  // of clusters, up to 3 % longer (H200, 2026-11).
+  if (!kShared && lanes < kLinePacks) {
+    fetch(std::true_type{});
+  } else {
+    fetch(std::false_type{});
   }
-  __pipeline_commit();
-  __pipeline_wait_prior(0);
+  AwaitVectors();
 
   const auto read = [&](const auto* from, auto& e, int i) {
     Raw raw[kInputs];
@@ -177,7 +200,12 @@ __global__ void __launch_bounds__(kPanelThreads, kPanelResident)
     if (lanes == 8) return SliceReduce<8>(statistics, scratch);
     SliceReduce<16>(statistics, scratch);
   };
-  unsigned char* const other_scratch = shared + scratch_bytes / 2;
+  // After the first statistic of the rows, which is at the start of its scratch.
+  using First = typename Op::First::Crossing;
+  unsigned char* const other_scratch = shared + width * sizeof(First);
+  constexpr bool kNarrow = sizeof(typename Store::Io) == 2 && !kPerRow<Op>;
+  constexpr int kStatistic = (kNarrow ? kPanelNarrowStatistic : kPanelStatistic) * sizeof(T);
+  static_assert(sizeof(First) <= kStatistic);
 
   typename Op::First first[kVector];
   if constexpr (kFirstIsMaximum<Op> && sizeof(Io) == 2) {
@@ -202,6 +230,7 @@ __global__ void __launch_bounds__(kPanelThreads, kPanelResident)
       reduce(estimates, scratch);
     };
     typename Op::Estimate estimates[kVector], refined[kVector];
+    static_assert(sizeof(typename Op::Estimate::Crossing) <= kStatistic);
     sum(estimates, other_scratch,
         [&](const auto& one, int r) { return op.EstimateTerm(one, op.Pivot(first[r])); });
     bool poor = false;
@@ -220,6 +249,7 @@ __global__ void __launch_bounds__(kPanelThreads, kPanelResident)
       }
     }
   } else if constexpr (Op::kSweeps == 2) {
+    static_assert(sizeof(typename Op::Second::Crossing) <= kStatistic);
     add(
         second, [&](const auto& one, int r) { return op.SecondTerm(one, op.Pivot(first[r])); },
         std::bool_constant<kKeepsTerms>{});
