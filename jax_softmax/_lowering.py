@@ -11,8 +11,8 @@ from jax.extend.core import Primitive
 from jax.interpreters import mlir
 
 from . import _choice, _native
-from ._casts import bound_and_loaded, cast_before, rounded, was_narrow
-from ._reference import ONE_KERNEL, is_sharded
+from ._casts import bound_and_loaded, cast_before, logits_of, rounded, was_narrow
+from ._reference import ONE_KERNEL, ONE_KERNEL_ALONE, is_one_kernel, is_sharded
 
 Reference = Callable[..., jax.Array]
 Rule = Callable[..., Any]
@@ -55,7 +55,8 @@ def register_seeing(
     `softmax(x.astype(jnp.float32))` of 16 bits, or of all that a derivative is computed from.
     "loads": kernels read the 16 bits, which are one operand more, as they compute in float32
     anyway, and a copy would be written and read again. "xla": XLA's code runs, which fuses these
-    conversions and may fuse others behind it. None: nothing.
+    conversions and may fuse others behind it; softmax's derivative may have the logits, as one
+    operand more. None: nothing.
 
     Lowerings are cached as functions of their operands, which see nothing of what made these, and
     those that are not cannot be for several platforms (jax 0.10 to 0.12): so there is a primitive
@@ -72,26 +73,30 @@ def register_seeing(
     def abstract_eval(*avals: Any, seen: str | None, **params: Any) -> Any:
         return primitive.abstract_eval(*avals[: -1 if seen == "loads" else None], **params)
 
-    def look(ctx: Any, operands: Sequence[Any], **params: Any) -> tuple[str | None, Any]:
+    def look(ctx: Any, operands: Sequence[Any], **params: Any) -> tuple[str | None, list[Any]]:
+        """`seen`, and the operands more that this takes, each with its type."""
         here, *others = ctx.module_context.platforms
         if here not in rules or others:
-            return None, None
-        alone = one_device(ctx) or _have_rows(ctx.avals_in, **params)
+            return None, []
+        avals = ctx.avals_in
+        alone = one_device(ctx) or _have_rows(avals, **params)
         request = {"here": here, "alone": alone} | params
         if primitive.name in DERIVATIVES:
-            by_xla = decide(ctx.avals_in, **request) == "xla"
-            return "xla" if by_xla and any(map(was_narrow, operands[:2])) else None, None
-        cast, aval = cast_before(operands[0], ctx.avals_in[0]) or (None, None)
+            if decide(avals, **request) != "xla" or not any(map(was_narrow, operands[:2])):
+                return None, []
+            anew = primitive.name == "softmax_tangent" and _is_made_anew(avals[0], params["axis"])
+            logits = logits_of(*operands) if anew else None
+            return "xla", [] if logits is None else [(avals[0], logits)]
+        cast, aval = cast_before(operands[0], avals[0]) or (None, None)
         if cast is None:
-            return None, None
-        return decide([aval, *ctx.avals_in[1:]], **request), (cast, aval)
+            return None, []
+        seen = decide([aval, *avals[1:]], **request)
+        return seen, [(aval, rounded(cast, operands[0]))] if seen == "loads" else []
 
     def lower(ctx: Any, *operands: Any, **params: Any) -> Any:
-        seen, found = look(ctx, operands, **params)
-        if seen == "loads":
-            cast, aval = found
-            ctx = ctx.replace(avals_in=[*ctx.avals_in, aval])
-            operands = (*operands, rounded(cast, operands[0]))
+        seen, more = look(ctx, operands, **params)
+        ctx = ctx.replace(avals_in=[*ctx.avals_in, *(aval for aval, _ in more)])
+        operands = (*operands, *(operand for _, operand in more))
         bind = partial(seeing.bind, seen=seen, **params)
         return mlir.lower_fun(bind, multiple_results=seeing.multiple_results)(ctx, *operands)
 
@@ -100,6 +105,11 @@ def register_seeing(
     for backend, of_backend in rules.items():
         register_rule(seeing, backend, of_backend)
     mlir.register_lowering(primitive, lower, cacheable=False)
+
+
+def _is_made_anew(y: Any, axis: int) -> bool:
+    """Whether XLA's derivative may make `y` of its logits: see `_reference.softmax_tangent`."""
+    return is_one_kernel(y, axis, ONE_KERNEL_ALONE) and not is_sharded(y, axis)
 
 
 def _lower_default(ctx: Any, *operands: Any, default: Rule, seen: str | None, **params: Any) -> Any:
@@ -242,7 +252,7 @@ def _choose(
 ) -> _choice.Choice:
     """What runs an op on operands of these types, `alone` where no devices share the work."""
     del scale
-    read = operands[:2] if op in OF_OPERAND else operands
+    read = operands[:2] if op in DERIVATIVES else operands
     x, axis = operands[0], params["axis"]
     if here == "cuda" and x.shape[axis] == 0:
         backend = "xla"  # rows without columns may still have a value each
@@ -292,7 +302,7 @@ def _lower(
         backend = "xla" if choice.implementation == "xla" else backend
         return _lower_reference(ctx, *operands, reference=reference, backend=backend, **params)
     in_place = here == "cpu" and alone
-    reads = 2 if op in OF_OPERAND else len(operands)
+    reads = 2 if op in DERIVATIVES else len(operands)
     params.pop("selected", None)  # which no handler knows
     params["batch_invariant"] = choice.is_batch_invariant(batch_invariant)
     request = {k: params[k] for k in ("axis", "dtype", "strategy", "batch_invariant")}

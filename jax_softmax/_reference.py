@@ -15,6 +15,8 @@ import jax.numpy as jnp
 
 # The most columns of which XLA:GPU makes a single kernel, whatever is fused into it.
 ONE_KERNEL = 2**12
+# The same of softmax or its derivative alone, and conversions.
+ONE_KERNEL_ALONE = 2**14
 # The most columns that `logsumexp` takes one by one.
 FEW_COLUMNS = 4
 # The most columns whose log-softmax along another axis than the last sums pairs: 16,668 take 0.9 of
@@ -111,7 +113,7 @@ def _log_of_sum(
     numbers then. That takes 0.6 to 1.0 of the time, of very long rows more
     (benchmarks/results/h200-log-forms.json); those of float64 XLA:GPU would write to memory.
     """
-    if narrow and _is_one_kernel(e, axis):
+    if narrow and is_one_kernel(e, axis):
         # So maxima are counted with the fewest operations. It makes several kernels where padding
         # to a power of two would cost too many: of 136 bf16 columns 67 us, not 116, of others the
         # same (benchmarks/results/h200-log-counts.json).
@@ -141,10 +143,10 @@ def log_softmax(x: jax.Array, *, axis: int, dtype: Any, in_pairs: bool = False) 
     return (d - _log_of_sum(d, e, axis, narrow=narrow, in_pairs=in_pairs)).astype(dtype)
 
 
-def _is_one_kernel(x: jax.Array, axis: int) -> bool:
+def is_one_kernel(x: jax.Array, axis: int, most: int = ONE_KERNEL) -> bool:
     """Whether XLA:GPU makes one kernel of a reduction of `x` and what depends on it."""
     columns = x.shape[axis]
-    return isinstance(columns, int) and columns <= ONE_KERNEL and _is_last(x, axis)
+    return isinstance(columns, int) and columns <= most and _is_last(x, axis)
 
 
 def _are_narrow(*dtypes: Any) -> bool:
@@ -176,6 +178,7 @@ def logsumexp(x: jax.Array, *, axis: int, one_by_one: bool = False) -> jax.Array
 def softmax_tangent(
     y: jax.Array,
     t: jax.Array,
+    x: jax.Array | None = None,
     *,
     axis: int,
     dtype: Any,
@@ -183,6 +186,11 @@ def softmax_tangent(
     zeros_are_masked: bool = False,
 ) -> jax.Array:
     """With `zeros_are_masked`, what `t` holds where `y` is 0 is not looked at.
+
+    With `x`, of which `y` is the softmax: `y` is not read, but made anew. XLA:GPU would store its
+    exponentials in float32 where `x` was 16 bits and all that is wanted of `y` is: with the value
+    [524288, 64] takes 86 us, not 170, jax.nn's 112, [32768, 1024] 92, not 209, jax.nn's 210
+    (benchmarks/results/h200-mixed-softmax.json).
 
     Short rows of float32 are brought to a sum of 1, which they have but for rounding: of a row, a
     reduction of it and their quotient XLA:GPU makes one kernel, and then of all else. With the
@@ -192,8 +200,11 @@ def softmax_tangent(
     if zeros_are_masked:
         t = jnp.where(y == 0, 0, t)
         return _tangent_of_any_sum(y, t, axis=axis, dtype=dtype, scale=scale)
+    if x is not None:
+        y = softmax(_anew(x), axis=axis, dtype=y.dtype)
+        return _tangent_of_any_sum(y, t, axis=axis, dtype=dtype, scale=scale)
     one_device = not is_sharded(jax.typeof(y), axis)  # a sum more is one more that devices exchange
-    sum_1 = _is_one_kernel(y, axis) and one_device and y.dtype == jnp.float32
+    sum_1 = is_one_kernel(y, axis) and one_device and y.dtype == jnp.float32
     tangent = _tangent_of_sum_1 if sum_1 else _tangent_of_any_sum
     return tangent(y, t, axis=axis, dtype=dtype, scale=scale)
 
@@ -267,9 +278,14 @@ def _logits(x: jax.Array, y: jax.Array, axis: int, stored: bool) -> jax.Array:
     if is_sharded(jax.typeof(x), axis):
         return x
     if not stored:
-        infinity = jnp.asarray(jnp.inf, x.dtype)
-        return jax.lax.clamp(-infinity, x, infinity)
+        return _anew(x)
     return -((-x).astype("float32")) if _are_narrow(x.dtype, y.dtype) else x
+
+
+def _anew(x: jax.Array) -> jax.Array:
+    """`x`, which XLA does not know to be that: what is computed of it is not what was before."""
+    infinity = jnp.asarray(jnp.inf, x.dtype)
+    return jax.lax.clamp(-infinity, x, infinity)
 
 
 def _from_memory(y: jax.Array) -> jax.Array:

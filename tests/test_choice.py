@@ -551,7 +551,8 @@ def test_derivatives_from_the_operand(request_, shape):
 @pytest.mark.usefixtures("cpu_has_the_rule")
 @pytest.mark.parametrize("x64", [False, True])
 @pytest.mark.parametrize("columns", [128, 200, 5000])
-def test_derivatives_in_mixed_precision(columns, x64):
+@pytest.mark.parametrize("name", FORWARD)
+def test_derivatives_in_mixed_precision(name, columns, x64):
     x, t = np.random.default_rng(0).standard_normal((2, 1024, columns))
 
     def derivatives(f, x, t):
@@ -564,11 +565,43 @@ def test_derivatives_in_mixed_precision(columns, x64):
         narrow = [jnp.asarray(10 * v, "bfloat16") for v in (x, t)]
         got, want = (
             jax.jit(functools.partial(derivatives, f))(*narrow)
-            for f in (jax_softmax.log_softmax, jax.nn.log_softmax)
+            for f in (getattr(jax_softmax, name), getattr(jax.nn, name))
         )
         for g, w in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
             assert g.dtype == w.dtype
-            np.testing.assert_allclose(*(v.astype("float32") for v in (g, w)), rtol=0.02, atol=0.05)
+            g, w = (v.astype("float32") for v in (g, w))
+            np.testing.assert_allclose(g, w, rtol=0.02, atol=0.05 * np.abs(w).max())
+
+
+def _back(y):
+    return y.astype("bfloat16")
+
+
+@pytest.mark.usefixtures("cpu_has_the_rule")
+@pytest.mark.parametrize(
+    "shape, axis, consumer, expected",
+    [
+        ((2048, 128), 1, _back, 1),
+        ((2048, 128), 1, lambda y: y, 1),
+        ((256, 3, 300), 2, lambda y: 3 * _back(y), 1),
+        ((64, 14_000), 1, _back, 1),
+        ((64, 14_008), 1, _back, 0),
+        ((64, 3, 1024), 1, _back, 0),  # XLA makes several kernels
+        ((2048, 128), 1, lambda y: jnp.sum(y**2, 1), 0),  # of the result: read once
+        ((2048, 128), 1, lambda y: jnp.sum(_back(y) ** 2, 1), 0),
+    ],
+)
+def test_softmaxs_derivative_in_mixed_precision_is_of_its_logits(shape, axis, consumer, expected):
+    def mixed(x):
+        return consumer(jax_softmax.softmax(x.astype("float32"), axis))
+
+    def both_passes(x, t):
+        y, pull_back = jax.vjp(mixed, x)
+        return y, pull_back(t)
+
+    x = jax.ShapeDtypeStruct(shape, jnp.dtype("bfloat16"))
+    text = jax.jit(both_passes).lower(x, jax.eval_shape(mixed, x)).as_text()
+    assert text.count("stablehlo.clamp") == expected
 
 
 @pytest.mark.usefixtures("cpu_has_the_rule")
