@@ -80,28 +80,31 @@ def was_narrow(value: Any) -> bool:
     return not pending
 
 
-def logits_of(result: Any, other: Any) -> Any | None:
-    """The float32 logits that XLA's code makes this softmax of, if `other` has nothing of it.
+def logits_of(result: Any, other: Any) -> tuple[Any, ...]:
+    """The float32 logits that XLA's code makes this softmax of, and what mask it is selected by.
 
-    A derivative that reads these in its place may leave the result in 16 bits alone. What was made
-    of the result, as the cotangent of an entropy, is fused with it.
+    A derivative that reads these in its place may leave the result in 16 bits alone. Nothing if
+    `other` has something of it, as the cotangent of an entropy: XLA reads both once then.
     """
-    logits = result
+    logits, mask = result, ()
+    if _name(result.owner) == "stablehlo.select":
+        keep, logits, _ = result.owner.operands
+        mask = (keep,)
     for name in ("stablehlo.divide", "stablehlo.exponential", "stablehlo.subtract"):
         if _name(logits.owner) != name or logits.type != result.type:
-            return None
+            return ()
         logits = logits.owner.operands[0]
     pending, seen = [other], {other}
     while pending:
         value = pending.pop()
         if value == result or len(seen) > MOST_VALUES:
-            return None
+            return ()
         shape = getattr(value.type, "shape", None)
         operands = getattr(value.owner, "operands", ())
         more = [v for v in operands if getattr(v.type, "shape", None) == shape and v not in seen]
         pending += more
         seen.update(more)
-    return logits
+    return (logits, *mask)
 
 
 def _name(operation: Any) -> str | None:

@@ -55,8 +55,8 @@ def register_seeing(
     `softmax(x.astype(jnp.float32))` of 16 bits, or of all that a derivative is computed from.
     "loads": kernels read the 16 bits, which are one operand more, as they compute in float32
     anyway, and a copy would be written and read again. "xla": XLA's code runs, which fuses these
-    conversions and may fuse others behind it; softmax's derivative may have the logits, as one
-    operand more. None: nothing.
+    conversions and may fuse others behind it; softmax's derivative may have the logits, and their
+    mask, as operands more. None: nothing.
 
     Lowerings are cached as functions of their operands, which see nothing of what made these, and
     those that are not cannot be for several platforms (jax 0.10 to 0.12): so there is a primitive
@@ -85,8 +85,9 @@ def register_seeing(
             if decide(avals, **request) != "xla" or not any(map(was_narrow, operands[:2])):
                 return None, []
             anew = primitive.name == "softmax_tangent" and _is_made_anew(avals[0], params["axis"])
-            logits = logits_of(*operands) if anew else None
-            return "xla", [] if logits is None else [(avals[0], logits)]
+            more = logits_of(*operands) if anew else ()
+            types = avals[0], avals[0].update(dtype=jnp.dtype(bool))
+            return "xla", list(zip(types, more, strict=False))
         cast, aval = cast_before(operands[0], avals[0]) or (None, None)
         if cast is None:
             return None, []

@@ -179,6 +179,7 @@ def softmax_tangent(
     y: jax.Array,
     t: jax.Array,
     x: jax.Array | None = None,
+    mask: jax.Array | None = None,
     *,
     axis: int,
     dtype: Any,
@@ -187,21 +188,21 @@ def softmax_tangent(
 ) -> jax.Array:
     """With `zeros_are_masked`, what `t` holds where `y` is 0 is not looked at.
 
-    With `x`, of which `y` is the softmax: `y` is not read, but made anew. XLA:GPU would store its
-    exponentials in float32 where `x` was 16 bits and all that is wanted of `y` is: with the value
-    [524288, 64] takes 86 us, not 170, jax.nn's 112, [32768, 1024] 92, not 209, jax.nn's 210
-    (benchmarks/results/h200-mixed-softmax.json).
+    With `x`, of which `y` is the softmax, 0 where it is masked: `y` is not read, but made anew.
+    XLA:GPU would store its exponentials in float32 where `x` was 16 bits and all that is wanted of
+    `y` is: with the value [524288, 64] takes 86 us, not 170, jax.nn's 112, [32768, 1024] 92, not
+    209, jax.nn's 210 (benchmarks/results/h200-mixed-softmax.json).
 
     Short rows of float32 are brought to a sum of 1, which they have but for rounding: of a row, a
     reduction of it and their quotient XLA:GPU makes one kernel, and then of all else. With the
     forward pass 197 us in place of 224 (65,536 rows of 512 columns), with a cast after it 148, not
     the 264 of XLA's forward pass and our kernel (33,554 rows of 1,000; H200, 2026-11).
     """
+    if x is not None:
+        y = kept(mask, softmax(_anew(x), axis=axis, dtype=y.dtype))
     if zeros_are_masked:
         t = jnp.where(y == 0, 0, t)
-        return _tangent_of_any_sum(y, t, axis=axis, dtype=dtype, scale=scale)
-    if x is not None:
-        y = softmax(_anew(x), axis=axis, dtype=y.dtype)
+    if x is not None or zeros_are_masked:
         return _tangent_of_any_sum(y, t, axis=axis, dtype=dtype, scale=scale)
     one_device = not is_sharded(jax.typeof(y), axis)  # a sum more is one more that devices exchange
     sum_1 = is_one_kernel(y, axis) and one_device and y.dtype == jnp.float32

@@ -144,7 +144,9 @@ def _composed(
         y = jnp.where(left == -jnp.inf, -jnp.inf if log else 0, y).astype(dtype)
     if keep is None:
         return y
-    return jnp.where(keep, y, jnp.asarray(-jnp.inf if log else 0, dtype))
+    # No jnp.where, a function of its own: see `_casts.logits_of`.
+    masked = jnp.asarray(-jnp.inf if log else 0, dtype)
+    return jax.lax.select(_spread(keep, y), y, _spread(masked, y))
 
 
 def _log_of_rest(z: jax.Array, sink: jax.Array, axis: int, request: dict[str, Any]) -> jax.Array:

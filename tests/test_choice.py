@@ -14,7 +14,7 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import jax_softmax
-from jax_softmax import _choice, _native, plan
+from jax_softmax import _choice, _lowering, _native, plan
 
 MANY = 2**20
 RULE = [  # shape, axis, dtype, output dtype; then softmax, log_softmax, softmax's tangent, others
@@ -244,7 +244,7 @@ def test_the_rule_of_terms_in_16_and_32_bits(op):
 WIDENED = {  # the most columns that are XLA's, and those if the operand was 16 bits
     "softmax": (4096, 14_000),
     "log_softmax": (4096, 4096),
-    "masked_softmax": (31, 4096),
+    "masked_softmax": (31, 8192),
     "masked_log_softmax": (31, 4096),
     **dict.fromkeys(GRADIENT, (4096, 200_000)),
 }
@@ -592,16 +592,53 @@ def _back(y):
     ],
 )
 def test_softmaxs_derivative_in_mixed_precision_is_of_its_logits(shape, axis, consumer, expected):
-    def mixed(x):
-        return consumer(jax_softmax.softmax(x.astype("float32"), axis))
+    def mixed(x, **where):
+        return consumer(jax_softmax.softmax(x.astype("float32"), axis, **where))
 
-    def both_passes(x, t):
-        y, pull_back = jax.vjp(mixed, x)
+    def both_passes(x, t, **where):
+        y, pull_back = jax.vjp(functools.partial(mixed, **where), x)
         return y, pull_back(t)
 
     x = jax.ShapeDtypeStruct(shape, jnp.dtype("bfloat16"))
-    text = jax.jit(both_passes).lower(x, jax.eval_shape(mixed, x)).as_text()
-    assert text.count("stablehlo.clamp") == expected
+    t = jax.eval_shape(mixed, x)
+    assert jax.jit(both_passes).lower(x, t).as_text().count("stablehlo.clamp") == expected
+    # Under a mask too, where XLA's code runs.
+    expected &= shape[axis] <= 8192
+    masked = jax.jit(both_passes).lower(x, t, where=np.arange(shape[-1]) > 3)
+    assert masked.as_text().count("stablehlo.clamp") == expected
+
+
+@pytest.mark.usefixtures("cpu_has_the_rule")
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("scale", [1.0, 0.3])
+def test_masked_derivatives_in_mixed_precision_are_those_of_the_result(scale, causal, monkeypatch):
+    x, t = 5 * np.random.default_rng(0).standard_normal((2, 8, 300, 256))
+    x[0, 0] = -np.inf
+    x[:, 1, 7] = np.nan
+    x[0, 2, 200] = np.inf
+    mask = np.random.default_rng(1).random((8, 300, 256)) > 0.4
+    mask[:, 3] = False
+    mask[:4, 1, 7] = mask[0, 2, 200] = False
+    x, t = (jnp.asarray(v, "bfloat16") for v in (x, t))
+
+    def mixed(x):
+        f = functools.partial(jax_softmax.masked_softmax, mask=mask, scale=scale, causal=causal)
+        return f(x.astype("float32")).astype(x.dtype)
+
+    def derivatives(x, t):
+        y, pull_back = jax.vjp(mixed, x)
+        return y, pull_back(t)[0], jax.jvp(mixed, (x,), (t,))[1]
+
+    lowered = jax.jit(derivatives).lower(x, t)
+    assert lowered.as_text().count("stablehlo.clamp") == 2
+    got = lowered.compile()(x, t)
+    monkeypatch.setattr(_lowering, "logits_of", lambda *_: ())
+    jax.clear_caches()
+    lowered = jax.jit(derivatives).lower(x, t)
+    assert "stablehlo.clamp" not in lowered.as_text()
+    for g, w in zip(got, lowered.compile()(x, t), strict=True):
+        g, w = (np.asarray(v, "float32") for v in (g, w))
+        np.testing.assert_allclose(g, w, rtol=0.02, atol=1e-3)
 
 
 @pytest.mark.usefixtures("cpu_has_the_rule")
