@@ -55,8 +55,8 @@ struct Closed {
 // that until the barrier's next step.
 //
 // That step is awaited at the end, so that the cluster's blocks end together. Where they told each
-// other instead (Send), and ended when they would, clusters of parts half as large took 5 to 9 % less
-// time, but those that the plan has 4 to 6 % more (H200, 2026-11).
+// other instead (Send), and ended when they would, clusters of parts half as large took 5 to 9 %
+// less time, but those that the plan has 4 to 6 % more (H200, 2026-11).
 template <typename Op>
 __device__ __forceinline__ void CloseTogether(const Op& op, const Cluster& cluster,
                                               const Partial<Op>* of_block, Closed<Op>* closed,
