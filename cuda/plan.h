@@ -505,7 +505,11 @@ inline constexpr int64_t kSplitValueRows = 64;
 // 40 and 100 bf16 columns ran at 0.53 and 0.67 of the copy limit: what threads exchange cost more
 // than what they had in common with their memory.
 inline constexpr int kPanelThreads = 256;  // at most
-constexpr int PanelResident(int compute_bytes) { return compute_bytes == 8 ? 2 : 3; }
+// Blocks of a multiprocessor that the compiler must leave room for. With three, kernels from 16
+// bits to float32 spill (ptxas 13.0, sm_90), and float64's.
+constexpr int PanelResident(int in_bytes, int out_bytes) {
+  return out_bytes == 8 || in_bytes < out_bytes ? 2 : 3;
+}
 inline constexpr int kPanelFewestLanes = 4;
 // Of rows of at most so many columns; half as many of longer ones, or a quarter.
 inline constexpr int kPanelLanes = 16;
@@ -521,16 +525,14 @@ constexpr int64_t PanelBytes(int inputs, int element_bytes) {
 inline constexpr int kPanelMargin = 24 * 1024;
 // Panels that a cluster's blocks share: of one input where a multiprocessor has no memory for two
 // or three of four lanes, of two inputs where it has none for one of eight. Of 1,400 columns and
-// four lanes softmax of bf16 took 80.1 us in one block and 82.0 in two, of float32 150.0 and 145.3.
+// four lanes softmax of bf16 took 80.1 us in one block and 81.9 in two, of float32 150.0 and 145.3.
 inline constexpr std::array kPanelBlocks = {2, 3, 4, 5, 6, 7, 8, 16};
 inline constexpr int kPanelSharedLanes = 8;
 inline constexpr int kPanelWideBlocks = 8;  // with more lanes than the fewest, at most
 inline constexpr int kPanelRowValues = 8;   // that blocks exchange of a row, at most
-// The most compute values of what a warp has of a row: 16 bits take plain sums.
-inline constexpr int kPanelStatistic = 3, kPanelNarrowStatistic = 1;
-constexpr int PanelStatistic(const Problem& p) {
-  const bool narrow = SizeOf(p.out_dtype) == 2 && !IsPerRow(p.op);
-  return narrow ? kPanelNarrowStatistic : kPanelStatistic;
+// The most compute values of what a warp has of a row: results of 16 bits take plain sums.
+constexpr int PanelStatistic(int out_bytes, bool per_row) {
+  return out_bytes == 2 && !per_row ? 1 : 3;
 }
 constexpr bool SharesPanels(const Problem& p) {
   const int64_t bytes = p.rows.columns * kVectorBytes * p.inputs;  // of a lane
@@ -1165,7 +1167,8 @@ constexpr Plan PanelOf(const Problem& p, const Device& device, int lanes, int sl
   plan.blocks = p.rows.outer * CeilDiv(p.rows.inner, plan.rows_per_block) * blocks;
   // A statistic of every row and warp, and the one before it of every row.
   const int64_t statistics = (int64_t{plan.threads} / kWarpLanes + 1) * plan.rows_per_block;
-  plan.scratch_bytes = static_cast<int>(statistics * PanelStatistic(p) * ComputeBytes(p.dtype));
+  const int values = PanelStatistic(SizeOf(p.out_dtype), IsPerRow(p.op));
+  plan.scratch_bytes = static_cast<int>(statistics * values * ComputeBytes(p.dtype));
   // Of a thread, as the kernel counts them.
   const int64_t part = CeilDiv(CeilDiv(std::max<int64_t>(p.rows.columns, 1), blocks), slices);
   const int64_t exchanged =
@@ -1215,7 +1218,7 @@ constexpr Plan SharedPanelPlan(const Problem& p, const Device& device, const Pla
       if (plan.refusal != nullptr) continue;
       const int room =
           device.shared_per_multiprocessor / (plan.shared_bytes + device.shared_reserved);
-      const int resident = std::min(PanelResident(ComputeBytes(p.dtype)), room);
+      const int resident = std::min(PanelResident(SizeOf(p.dtype), SizeOf(p.out_dtype)), room);
       const int64_t columns = CeilDiv(p.rows.columns, blocks) * lanes * resident;
       const int64_t score = columns * (resident > 1 ? 5 : 3) * (wide ? 5 : 4);
       if (score * 50 <= most * 51) continue;

@@ -209,8 +209,9 @@ struct Cluster {
     __cluster_barrier_arrive();
 #endif
   }
-  // The first step where this thread has read from others, and they need to know no more than that.
-  // Other writes are on their way, for which Arrive would wait.
+  // The first step where the others need to know no more than that this thread has what it read of
+  // them, and all await the second before they end. Arrive would show its writes to the whole
+  // device.
   __device__ __forceinline__ static void ArriveAfterReads() {
 #if __CUDA_ARCH__ >= 900
     __cluster_barrier_arrive_relaxed();

@@ -19,6 +19,7 @@ MOST_VALUES = 32
 SPREAD = {"stablehlo.broadcast_in_dim", "stablehlo.constant", "stablehlo.iota"}
 BARRIER = "stablehlo.optimization_barrier"
 MOVED = {"stablehlo.reshape", "stablehlo.transpose"}  # of all elements
+CUT = {"stablehlo.pad", "stablehlo.slice"}  # of some of them
 UNFUSED = {"stablehlo.convolution", "stablehlo.dot_general", BARRIER}
 
 
@@ -84,27 +85,61 @@ def logits_of(result: Any, other: Any) -> tuple[Any, ...]:
     """The float32 logits that XLA's code makes this softmax of, and what mask it is selected by.
 
     A derivative that reads these in its place may leave the result in 16 bits alone. Nothing if
-    `other` has something of it, as the cotangent of an entropy: XLA reads both once then.
+    `other` has something of it, as the cotangent of an entropy: XLA reads both once then. Nothing
+    on an explicit mesh, where constraints of sharding are between all these.
     """
-    logits, mask = result, ()
+    quotient, mask = result, ()
     if _name(result.owner) == "stablehlo.select":
-        keep, logits, _ = result.owner.operands
-        mask = (keep,)
-    for name in ("stablehlo.divide", "stablehlo.exponential", "stablehlo.subtract"):
-        if _name(logits.owner) != name or logits.type != result.type:
+        keep, quotient, masked = result.owner.operands
+        if keep.type.shape != result.type.shape or not _is_zero(masked):
             return ()
-        logits = logits.owner.operands[0]
-    pending, seen = [other], {other}
+        mask = (keep,)
+    if _name(quotient.owner) != "stablehlo.divide":
+        return ()
+    e, total = quotient.owner.operands
+    total = _before_spreading(total)
+    if _name(total.owner) != "stablehlo.reduce" or total.owner.operands[0] != e:
+        return ()
+    if _name(e.owner) != "stablehlo.exponential":
+        return ()
+    (difference,) = e.owner.operands
+    if _name(difference.owner) != "stablehlo.subtract" or _is_made_of(other, result):
+        return ()
+    return (difference.owner.operands[0], *mask)
+
+
+def _is_made_of(value: Any, other: Any) -> bool:
+    """Whether there is anything of the other array in this one, for all that a search finds."""
+    pending, seen = [value], {value}
     while pending:
         value = pending.pop()
-        if value == result or len(seen) > MOST_VALUES:
-            return ()
-        shape = getattr(value.type, "shape", None)
-        operands = getattr(value.owner, "operands", ())
-        more = [v for v in operands if getattr(v.type, "shape", None) == shape and v not in seen]
-        pending += more
-        seen.update(more)
-    return (logits, *mask)
+        if value == other or len(seen) > MOST_VALUES:
+            return True
+        operands = list(getattr(value.owner, "operands", ()))
+        if _name(value.owner) not in MOVED | CUT:
+            operands = [v for v in operands if _shape(v) == _shape(value)]
+        operands = [v for v in operands if v not in seen]
+        pending += operands
+        seen.update(operands)
+    return False
+
+
+def _shape(value: Any) -> Any:
+    return getattr(value.type, "shape", None)
+
+
+def _before_spreading(value: Any) -> Any:
+    while _name(value.owner) == "stablehlo.broadcast_in_dim":
+        value = value.owner.operands[0]
+    return value
+
+
+def _is_zero(value: Any) -> bool:
+    made_by = _before_spreading(value).owner
+    if _name(made_by) != "stablehlo.constant":
+        return False
+    constant = made_by.attributes["value"]
+    return constant.is_splat and constant.get_splat_value().value == 0
 
 
 def _name(operation: Any) -> str | None:

@@ -84,7 +84,8 @@ def register_seeing(
         if primitive.name in DERIVATIVES:
             if decide(avals, **request) != "xla" or not any(map(was_narrow, operands[:2])):
                 return None, []
-            anew = primitive.name == "softmax_tangent" and _is_made_anew(avals[0], params["axis"])
+            fuses = is_one_kernel(avals[0], params["axis"], ONE_KERNEL_ALONE)
+            anew = primitive.name == "softmax_tangent" and fuses
             more = logits_of(*operands) if anew else ()
             types = avals[0], avals[0].update(dtype=jnp.dtype(bool))
             return "xla", list(zip(types, more, strict=False))
@@ -106,11 +107,6 @@ def register_seeing(
     for backend, of_backend in rules.items():
         register_rule(seeing, backend, of_backend)
     mlir.register_lowering(primitive, lower, cacheable=False)
-
-
-def _is_made_anew(y: Any, axis: int) -> bool:
-    """Whether XLA's derivative may make `y` of its logits: see `_reference.softmax_tangent`."""
-    return is_one_kernel(y, axis, ONE_KERNEL_ALONE) and not is_sharded(y, axis)
 
 
 def _lower_default(ctx: Any, *operands: Any, default: Rule, seen: str | None, **params: Any) -> Any:

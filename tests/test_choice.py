@@ -586,9 +586,14 @@ def _back(y):
         ((256, 3, 300), 2, lambda y: 3 * _back(y), 1),
         ((64, 14_000), 1, _back, 1),
         ((64, 14_008), 1, _back, 0),
+        ((2, 2**14), 1, _back, 1),
+        ((2, 2**14 + 1), 1, _back, 0),
         ((64, 3, 1024), 1, _back, 0),  # XLA makes several kernels
         ((2048, 128), 1, lambda y: jnp.sum(y**2, 1), 0),  # of the result: read once
         ((2048, 128), 1, lambda y: jnp.sum(_back(y) ** 2, 1), 0),
+        ((2048, 128), 1, lambda y: jnp.sum(y.reshape(64, 32, 128) ** 2, 2), 0),
+        ((2048, 128), 1, lambda y: jnp.sum(y.T**2, 0), 0),
+        ((2048, 128), 1, lambda y: jnp.sum(y[:, :64] ** 2, 1), 0),
     ],
 )
 def test_softmaxs_derivative_in_mixed_precision_is_of_its_logits(shape, axis, consumer, expected):
@@ -603,7 +608,7 @@ def test_softmaxs_derivative_in_mixed_precision_is_of_its_logits(shape, axis, co
     t = jax.eval_shape(mixed, x)
     assert jax.jit(both_passes).lower(x, t).as_text().count("stablehlo.clamp") == expected
     # Under a mask too, where XLA's code runs.
-    expected &= shape[axis] <= 8192
+    expected &= shape[axis] <= 8192 or math.prod(shape) <= 2**17
     masked = jax.jit(both_passes).lower(x, t, where=np.arange(shape[-1]) > 3)
     assert masked.as_text().count("stablehlo.clamp") == expected
 
@@ -618,7 +623,8 @@ def test_masked_derivatives_in_mixed_precision_are_those_of_the_result(scale, ca
     x[0, 2, 200] = np.inf
     mask = np.random.default_rng(1).random((8, 300, 256)) > 0.4
     mask[:, 3] = False
-    mask[:4, 1, 7] = mask[0, 2, 200] = False
+    mask[:4, 1, 7] = mask[0, 2, 200] = mask[:, 4, 9] = False
+    t[:, 4, 9] = np.nan
     x, t = (jnp.asarray(v, "bfloat16") for v in (x, t))
 
     def mixed(x):
@@ -639,6 +645,34 @@ def test_masked_derivatives_in_mixed_precision_are_those_of_the_result(scale, ca
     for g, w in zip(got, lowered.compile()(x, t), strict=True):
         g, w = (np.asarray(v, "float32") for v in (g, w))
         np.testing.assert_allclose(g, w, rtol=0.02, atol=1e-3)
+        assert not np.isnan(g[:, 4]).any()
+
+
+def _linearized_by_cond(f, p, x1, x2, t):
+    def leaves(x):
+        return jax.tree.leaves(jax.vjp(f, x)[1])
+
+    pull_back = jax.lax.cond(p, lambda: leaves(x1), lambda: leaves(x2))
+    return jax.tree.unflatten(jax.tree.structure(jax.vjp(f, x1)[1]), pull_back)(t)[0]
+
+
+@pytest.mark.usefixtures("cpu_has_the_rule")
+def test_a_result_that_is_one_of_two_is_no_masked_one():
+    """Under vmap the condition selects one of the two residuals."""
+    x1, x2, t = jnp.asarray(np.random.default_rng(0).standard_normal((3, 16, 512, 128)), "bfloat16")
+
+    def derivative(softmax):
+        def mixed(x):
+            return softmax(x.astype("float32")).astype(x.dtype)
+
+        return jax.vmap(functools.partial(_linearized_by_cond, mixed))
+
+    p = jnp.arange(16) % 2 == 0
+    got, want = (
+        np.asarray(jax.jit(derivative(f))(p, x1, x2, t), "float32")
+        for f in (jax_softmax.softmax, jax.nn.softmax)
+    )
+    np.testing.assert_allclose(got, want, rtol=0.02, atol=1e-3)
 
 
 @pytest.mark.usefixtures("cpu_has_the_rule")

@@ -44,6 +44,10 @@ __device__ __forceinline__ void SliceReduce(S (&statistic)[kRows], void* scratch
   for (int r = 0; r < kRows; ++r) statistic[r] = S(own[r]);
 }
 
+// The compute values that the plan has room for, of what a warp has of a row.
+template <typename Op, typename Store>
+inline constexpr int kPanelStatistic = PanelStatistic(sizeof(typename Store::Io), kPerRow<Op>);
+
 // What a row has become.
 template <typename Op>
 struct Closed {
@@ -88,7 +92,8 @@ __device__ __forceinline__ void CloseTogether(const Op& op, const Cluster& clust
 // slower: of [64, 1024, 1024] in float32 the tangent ran at 0.90 of the copy limit in place of
 // 0.97, softmax of [64, 4096, 1024] in bf16 at 0.73 in place of 0.78 (H200, 2026-11).
 template <typename Op, typename Load, typename Store, int kVector, bool kShared>
-__global__ void __launch_bounds__(kPanelThreads, PanelResident(sizeof(typename Op::T)))
+__global__ void __launch_bounds__(kPanelThreads, PanelResident(sizeof(typename Load::Io),
+                                                               sizeof(typename Store::Io)))
     PanelKernel(Op op, Load load, Store store, Rows rows, int log2_lanes, int log2_slices,
                 int scratch_bytes) {
 #if __CUDA_ARCH__ < 900
@@ -203,8 +208,7 @@ __global__ void __launch_bounds__(kPanelThreads, PanelResident(sizeof(typename O
   // After the first statistic of the rows, which is at the start of its scratch.
   using First = typename Op::First::Crossing;
   unsigned char* const other_scratch = shared + width * sizeof(First);
-  constexpr bool kNarrow = sizeof(typename Store::Io) == 2 && !kPerRow<Op>;
-  constexpr int kStatistic = (kNarrow ? kPanelNarrowStatistic : kPanelStatistic) * sizeof(T);
+  constexpr int kStatistic = kPanelStatistic<Op, Store> * sizeof(T);
   static_assert(sizeof(First) <= kStatistic);
 
   typename Op::First first[kVector];
