@@ -54,29 +54,15 @@ __device__ __forceinline__ void PublishBarriers() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 
-// One vector, by this thread, that arrives by itself from sm_80 on; kWholeLines: other blocks will
-// want the rest of its line of the cache.
-template <bool kWholeLines>
-__device__ __forceinline__ void CopyVector(void* to, const void* from) {
+// One vector as by __pipeline_memcpy_async, with its whole line of the cache: other blocks will
+// want the rest.
+__device__ __forceinline__ void CopyVectorOfLine(void* to, const void* from) {
 #if __CUDA_ARCH__ >= 800
-  if constexpr (kWholeLines) {
-    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], %2;" ::"r"(SharedAddress(to)),
-                 "l"(from), "n"(kVectorBytes)
-                 : "memory");
-  } else {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], %2;" ::"r"(SharedAddress(to)), "l"(from),
-                 "n"(kVectorBytes)
-                 : "memory");
-  }
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], %2;" ::"r"(SharedAddress(to)),
+               "l"(from), "n"(kVectorBytes)
+               : "memory");
 #else
   *static_cast<uint4*>(to) = *static_cast<const uint4*>(from);
-#endif
-}
-
-// Until this thread's vectors are there.
-__device__ __forceinline__ void AwaitVectors() {
-#if __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.wait_all;" ::: "memory");
 #endif
 }
 

@@ -1183,16 +1183,30 @@ constexpr Plan PanelOf(const Problem& p, const Device& device, int lanes, int sl
   return plan;
 }
 
+// The same of the most slices up to `slices`, and at least `fewest`, whose statistics leave room.
+constexpr Plan PanelThatFits(const Problem& p, const Device& device, int lanes, int slices,
+                             int fewest, int blocks, const Plan& blank) {
+  Plan panel = PanelOf(p, device, lanes, slices, blocks, blank);
+  while (panel.refusal != nullptr && slices > fewest) {
+    slices /= 2;
+    panel = PanelOf(p, device, lanes, slices, blocks, blank);
+  }
+  return panel;
+}
+
+// Whether so many neighbours fill panels of that width.
+constexpr bool FillPanels(int64_t neighbours, int64_t width) {
+  return neighbours * kPanelFullest >= CeilDiv(neighbours, width) * width * kPanelFull;
+}
+
 // The most lanes up to `lanes` that neighbours make use of, or of longer rows of most of them.
 constexpr int PanelLanes(const Problem& p, int lanes, int vector) {
   const int64_t vectors = CeilDiv(p.rows.inner, vector);
   const auto places = [&](int of) { return CeilDiv(vectors, of) * of; };
-  const auto is_full = [&](int of) {
-    return p.rows.columns <= 2 * kPanelLanesColumns ||
-           vectors * kPanelFullest >= places(of) * kPanelFull;
-  };
+  const bool is_long = p.rows.columns > 2 * kPanelLanesColumns;
   while (lanes > kPanelFewestLanes &&
-         (lanes / 2 >= vectors || (!is_full(lanes) && places(lanes / 2) < places(lanes)))) {
+         (lanes / 2 >= vectors ||
+          (is_long && !FillPanels(vectors, lanes) && places(lanes / 2) < places(lanes)))) {
     lanes /= 2;
   }
   return lanes;
@@ -1209,12 +1223,8 @@ constexpr Plan SharedPanelPlan(const Problem& p, const Device& device, const Pla
     const bool wide = lanes > kPanelFewestLanes;
     for (int blocks : kPanelBlocks) {
       if (blocks > device.cluster_blocks || (wide && blocks > kPanelWideBlocks)) continue;
-      Plan plan = Refuse(blank, "");
-      // Fewer have smaller statistics.
-      for (int threads = kPanelThreads; plan.refusal != nullptr && threads >= kPanelThreads / 2;
-           threads /= 2) {
-        plan = PanelOf(p, device, lanes, threads / lanes, blocks, blank);
-      }
+      const int slices = kPanelThreads / lanes;
+      const Plan plan = PanelThatFits(p, device, lanes, slices, slices / 2, blocks, blank);
       if (plan.refusal != nullptr) continue;
       const int room =
           device.shared_per_multiprocessor / (plan.shared_bytes + device.shared_reserved);
@@ -1246,14 +1256,9 @@ constexpr Plan PanelPlan(const Problem& p, const Device& device, Plan plan) {
   lanes = PanelLanes(p, lanes, plan.vector);
   while (lanes > kPanelFewestLanes && columns * lanes * kVectorBytes * p.inputs > most) lanes /= 2;
   const int fewest = std::max(kPanelFewestSlices, kWarpLanes / lanes);
-  int slices = static_cast<int>(std::clamp<int64_t>(
+  const int slices = static_cast<int>(std::clamp<int64_t>(
       PowerOfTwoFrom(CeilDiv(columns, PanelColumns(p.inputs))), fewest, kPanelThreads / lanes));
-  Plan panel = PanelOf(p, device, lanes, slices, 1, plan);
-  while (panel.refusal != nullptr && slices > fewest) {
-    slices /= 2;
-    panel = PanelOf(p, device, lanes, slices, 1, plan);
-  }
-  return panel;
+  return PanelThatFits(p, device, lanes, slices, fewest, 1, plan);
 }
 
 // Whether a thread of "strided" holds its rows, vectors of neighbours.
@@ -1360,9 +1365,7 @@ constexpr bool PrefersPanel(const Problem& p, const Device& device) {
   if (inner % VectorOf(p) != 0) return false;
   const auto fills_panels = [&] {
     const Plan panel = PanelPlan(p, device, Plan{.vector = VectorOf(p)});
-    if (panel.refusal != nullptr) return false;
-    const int64_t places = CeilDiv(inner, panel.rows_per_block) * panel.rows_per_block;
-    return inner * kPanelFullest >= places * kPanelFull;
+    return panel.refusal == nullptr && FillPanels(inner, panel.rows_per_block);
   };
   if (columns <= kPanelFew) {
     const bool many = columns * inner * bytes > PanelFewBytes(p.inputs);

@@ -3,6 +3,8 @@
 // shares them with the threads of other slices.
 #pragma once
 
+#include <cuda_pipeline.h>
+
 #include "../async.cuh"
 #include "../in_words.cuh"
 #include "../reduce.cuh"
@@ -133,14 +135,14 @@ __global__ void __launch_bounds__(kPanelThreads, PanelResident(sizeof(typename L
   const int capacity = ((share + slices - 1) >> log2_slices) * threads;
   auto* const own = reinterpret_cast<typename Raw::Word*>(shared + scratch_bytes) + threadIdx.x;
 
-  const auto fetch = [&](auto whole_lines) {
+  const auto fetch = [&](auto copy) {
 #pragma unroll
     for (int input = 0; input < kInputs; ++input) {
       auto* to = own + input * capacity;
       const auto* from = load.source[input] + base;
 #pragma unroll 4
       for (int c = 0; c < count; ++c) {
-        CopyVector<decltype(whole_lines)::value>(to, from);
+        copy(to, from);
         to += threads;
         from += step;
       }
@@ -149,11 +151,12 @@ __global__ void __launch_bounds__(kPanelThreads, PanelResident(sizeof(typename L
   // Of [64, 1024, 1024] in bf16 softmax took 78.9 us without, and 77.0 so; wider panels, and those
   // of clusters, up to 3 % longer (H200, 2026-11).
   if (!kShared && lanes < kLinePacks) {
-    fetch(std::true_type{});
+    fetch([](void* to, const void* from) { CopyVectorOfLine(to, from); });
   } else {
-    fetch(std::false_type{});
+    fetch([](void* to, const void* from) { __pipeline_memcpy_async(to, from, kVectorBytes); });
   }
-  AwaitVectors();
+  __pipeline_commit();
+  __pipeline_wait_prior(0);
 
   const auto read = [&](const auto* from, auto& e, int i) {
     Raw raw[kInputs];
