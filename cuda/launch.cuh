@@ -11,6 +11,7 @@
 #include "strategies/panel.cuh"
 #include "strategies/registers.cuh"
 #include "strategies/ring.cuh"
+#include "strategies/slab.cuh"
 #include "strategies/split.cuh"
 #include "strategies/stream.cuh"
 #include "strategies/strided.cuh"
@@ -275,12 +276,19 @@ cudaError_t Run(const Call& call, cudaStream_t stream, int* resident) {
         return launch_panel(PanelKernel<Op, Load, Store, kFullVector, false>);
       }
     }
+    case Strategy::kSlab:
+      if constexpr (kTerms || kPerRow<Op> || !kUnconverted32) {
+        return cudaErrorInvalidValue;
+      } else {
+        const SlabShape shape = SlabShapeOf(rows, kFullVector, plan.threads, plan.cluster_blocks);
+        return launch(SlabKernel<Op, Load, Store, kFullVector>, shape, plan.scratch_bytes);
+      }
     case Strategy::kSplit:
       if (rows.inner > 1) {
         if constexpr (kTerms || !kUnconverted32) {
           return cudaErrorInvalidValue;
         } else {
-          const auto period = static_cast<int>(SplitPeriod(rows, kFullVector));
+          const auto period = static_cast<int>(PeriodOf(rows, kFullVector));
           return launch_split(SplitAcrossKernel<Op, Load, Store, kFullVector, false>,
                               SplitAcrossKernel<Op, Load, Store, kFullVector, true>, period);
         }

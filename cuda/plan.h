@@ -138,11 +138,12 @@ enum class Strategy {
   kSplit,
   kStream,
   kPanel,
+  kSlab,
   kStrided
 };
-inline constexpr std::array<std::string_view, 11> kStrategyNames = {
-    "auto",    "warp",  "registers", "tile",  "block",  "ring",
-    "cluster", "split", "stream",    "panel", "strided"};
+inline constexpr std::array<std::string_view, 12> kStrategyNames = {
+    "auto",    "warp",  "registers", "tile",  "block", "ring",
+    "cluster", "split", "stream",    "panel", "slab",  "strided"};
 
 constexpr std::optional<Strategy> StrategyNamed(std::string_view name) {
   return Named<Strategy>(kStrategyNames, name);
@@ -500,6 +501,13 @@ inline constexpr int64_t kSplitBytes = 16 * 1024 * 1024;
 // took 7.1 us, by "stream" 13.7, and 128 rows 14.9 and 14.0, in the same file.
 inline constexpr int64_t kSplitValueRows = 64;
 
+// Of rows that are neighbours, in "panel" and "slab": the most compute values that blocks exchange
+// of a row, and that a thread or a warp has of it. Results of 16 bits take plain sums.
+inline constexpr int kNeighbourValues = 8;
+constexpr int NeighbourStatistic(int out_bytes, bool per_row) {
+  return out_bytes == 2 && !per_row ? 1 : 3;
+}
+
 // Geometries of "panel": benchmarks/results/h200-panel.json, of 280 columns or more
 // h200-panel-geometries.json. With the same 256 threads for rows of 33 columns or more, softmax of
 // 40 and 100 bf16 columns ran at 0.53 and 0.67 of the copy limit: what threads exchange cost more
@@ -529,11 +537,6 @@ inline constexpr int kPanelMargin = 24 * 1024;
 inline constexpr std::array kPanelBlocks = {2, 3, 4, 5, 6, 7, 8, 16};
 inline constexpr int kPanelSharedLanes = 8;
 inline constexpr int kPanelWideBlocks = 8;  // with more lanes than the fewest, at most
-inline constexpr int kPanelRowValues = 8;   // that blocks exchange of a row, at most
-// The most compute values of what a warp has of a row: results of 16 bits take plain sums.
-constexpr int PanelStatistic(int out_bytes, bool per_row) {
-  return out_bytes == 2 && !per_row ? 1 : 3;
-}
 constexpr bool SharesPanels(const Problem& p) {
   const int64_t bytes = p.rows.columns * kVectorBytes * p.inputs;  // of a lane
   const int most = p.inputs > 1 ? 96 : SizeOf(p.dtype) == 2 ? 92 : 80;
@@ -558,6 +561,41 @@ inline constexpr int kPanelFewest = 5, kPanelFew = 8;
 constexpr int64_t PanelFewBytes(int inputs) { return (inputs == 1 ? 16 : 4) * 1024; }
 inline constexpr int64_t kPanelVectors = 4;
 inline constexpr int kPanelFull = 7, kPanelFullest = 8;
+
+// Geometries of "slab": benchmarks/results/h200-slab-geometries.json.
+inline constexpr int kSlabThreads = 256;  // at most
+constexpr int SlabResident(int inputs, int element_bytes) {
+  return inputs > 1 && element_bytes == 2 ? 2 : 3;  // with three it would spill
+}
+// The longest period of which a warp merges its threads' statistics by shuffles.
+inline constexpr int kSlabLanes = 16;
+// Threads of a block by what it has of all inputs: fewer have less to tell each other. Of two
+// periods, if it can be.
+inline constexpr int kSlabFewThreads = 64, kSlabSomeThreads = 128, kSlabManyThreads = 192;
+constexpr int SlabThreads(int64_t bytes, int64_t period, int inputs, int element_bytes) {
+  if (bytes <= 20 * 1024) return kSlabFewThreads;
+  if (bytes <= 45 * 1024) return kSlabSomeThreads;
+  const bool two = period > kSlabManyThreads / 2;
+  if (bytes > 76 * 1024 || two) return kSlabThreads;
+  return inputs > 1 && element_bytes == 2 ? kSlabSomeThreads : kSlabManyThreads;
+}
+inline constexpr int kSlabMostResident = 3;
+// Of a cluster: of 5 or 7 blocks, fewer are resident at a time.
+inline constexpr std::array kSlabBlocks = {1, 2, 3, 4, 6, 8, 12, 16};
+// No more of them than these, if they do, where periods are longer or no second block has room.
+inline constexpr int kSlabFewBlocks = 8, kSlabFewBlocksPeriod = 64;
+// The least part of a slab that is worth a block, where few of them leave multiprocessors idle.
+inline constexpr int64_t kSlabPartBytes = 8 * 1024;
+// Slabs of more bytes than these, of all inputs, are faster than tiles: the more rows there are,
+// the more statistics. Those of whole vectors, from so many columns on, and of one input from so
+// many vectors (benchmarks/results/h200-slab-strategies.json).
+constexpr int64_t SlabFewBytes(int64_t neighbours) { return 10 * 1024 + 200 * neighbours; }
+inline constexpr int64_t kSlabColumns = 256, kSlabVectors = 512;
+// Of more whole vectors side by side than panels have lanes at least, those of an odd number, from
+// so many in all on: a panel's rows begin within sectors of the cache. Of two inputs fewer than
+// this many, of one, of at most so many bytes, four times as many.
+inline constexpr int64_t kSlabOddPlaces = 1024;
+inline constexpr int64_t kSlabOddVectors = 8, kSlabOddBytes = 400 * 1024;
 
 inline constexpr int kStridedThreads = 256;
 // Threads take this many elements each before they share a row. Softmax of 20,000 columns and 12
@@ -1051,15 +1089,15 @@ constexpr Plan StreamPlan(const Problem& p, const Device& device, Plan plan) {
 }
 
 // After so many vectors, one after the other in memory, elements are of the same rows again.
-constexpr int64_t SplitPeriod(const Rows& rows, int vector) {
-  return rows.inner / std::gcd(rows.inner, int64_t{vector});
+constexpr int64_t PeriodOf(const Rows& rows, int vector) {
+  return std::max<int64_t>(rows.inner / std::gcd(rows.inner, int64_t{vector}), 1);
 }
 
 // Why interleaved rows have no kernels that split them; null if they do.
 constexpr const char* WhyNotSplitAcross(const Problem& p) {
   // A block has a whole period, or one that is a column.
   const int vector = kVectorBytes / SizeOf(p.dtype);
-  if (p.rows.inner % vector != 0 && SplitPeriod(p.rows, vector) > kSplitThreads) {
+  if (p.rows.inner % vector != 0 && PeriodOf(p.rows, vector) > kSplitThreads) {
     return "vectors and rows meet in too many ways";
   }
   if (!p.IsUnconverted32()) {
@@ -1085,7 +1123,7 @@ constexpr bool CanSplit(const Problem& p) {
 // Interleaved rows, a part of each in a block.
 constexpr Plan SplitAcrossPlan(const Problem& p, const Device& device, Plan plan) {
   if (const char* why = WhyNotSplitAcross(p)) return Refuse(plan, why);
-  const int64_t period = SplitPeriod(p.rows, plan.vector);
+  const int64_t period = PeriodOf(p.rows, plan.vector);
   const int64_t lanes = std::min<int64_t>(period, kSplitThreads);
   const int64_t places = p.rows.outer * CeilDiv(period, lanes);
   int64_t parts = SplitMostParts(p);
@@ -1167,12 +1205,12 @@ constexpr Plan PanelOf(const Problem& p, const Device& device, int lanes, int sl
   plan.blocks = p.rows.outer * CeilDiv(p.rows.inner, plan.rows_per_block) * blocks;
   // A statistic of every row and warp, and the one before it of every row.
   const int64_t statistics = (int64_t{plan.threads} / kWarpLanes + 1) * plan.rows_per_block;
-  const int values = PanelStatistic(SizeOf(p.out_dtype), IsPerRow(p.op));
+  const int values = NeighbourStatistic(SizeOf(p.out_dtype), IsPerRow(p.op));
   plan.scratch_bytes = static_cast<int>(statistics * values * ComputeBytes(p.dtype));
   // Of a thread, as the kernel counts them.
   const int64_t part = CeilDiv(CeilDiv(std::max<int64_t>(p.rows.columns, 1), blocks), slices);
   const int64_t exchanged =
-      blocks > 1 ? plan.rows_per_block * kPanelRowValues * ComputeBytes(p.dtype) : 0;
+      blocks > 1 ? plan.rows_per_block * kNeighbourValues * ComputeBytes(p.dtype) : 0;
   const int64_t shared =
       plan.scratch_bytes + part * plan.threads * kVectorBytes * p.inputs + exchanged;
   if (shared + kStaticSharedBytes > device.shared_per_block) {
@@ -1261,6 +1299,111 @@ constexpr Plan PanelPlan(const Problem& p, const Device& device, Plan plan) {
   return PanelThatFits(p, device, lanes, slices, fewest, 1, plan);
 }
 
+// How a block's threads share a slab.
+struct SlabShape {
+  int period;        // vectors after which elements are of the same rows again
+  int step;          // threads that have any: whole periods
+  int share;         // vectors of an input that a block has at most: whole periods
+  bool in_warps;     // whether warps, which have whole periods, merge these
+  int groups;        // of threads that each have a period then: warps, or as many as make one
+  int log2_repeats;  // of a row in a period
+  int log2_lanes;    // that merge what groups have of a row
+};
+
+constexpr SlabShape SlabShapeOf(const Rows& rows, int vector, int threads, int64_t blocks) {
+  SlabShape shape = {};
+  const int64_t inner = std::max<int64_t>(rows.inner, 1), period = PeriodOf(rows, vector);
+  const int64_t periods = CeilDiv(PacksPerRow(rows.columns * inner, vector), period);
+  shape.period = static_cast<int>(period);
+  shape.step = static_cast<int>(std::max<int64_t>(threads / period, 1) * period);
+  shape.share = static_cast<int>(CeilDiv(periods, blocks) * period);
+  shape.in_warps = period <= kSlabLanes;
+  shape.groups = shape.in_warps ? threads / kWarpLanes : shape.step / shape.period;
+  while (inner << shape.log2_repeats < period * vector) ++shape.log2_repeats;
+  // Each repeat of a row has a lane, or where many warps have a period, several.
+  shape.log2_lanes = shape.log2_repeats;
+  while (shape.in_warps && 1 << shape.log2_lanes < kWarpLanes &&
+         inner << (shape.log2_lanes + 1) <= threads) {
+    ++shape.log2_lanes;
+  }
+  return shape;
+}
+
+// A block with up to so many threads, or a cluster of them.
+constexpr Plan SlabOf(const Problem& p, const Device& device, int threads, int64_t blocks,
+                      Plan plan) {
+  const int64_t inner = p.rows.inner, period = PeriodOf(p.rows, plan.vector);
+  const int64_t taking = std::max<int64_t>(threads / period, 1) * period;
+  plan.threads = static_cast<int>(CeilDiv(taking, kWarpLanes) * kWarpLanes);
+  const SlabShape shape = SlabShapeOf(p.rows, plan.vector, plan.threads, blocks);
+  plan.cluster_blocks = static_cast<int>(blocks);
+  plan.lanes_per_row = static_cast<int>(plan.threads * blocks);
+  plan.rows_per_block = inner;
+  plan.blocks = p.rows.outer * blocks;
+  // A statistic of every element of the groups' periods, and two of every row.
+  const int statistic =
+      NeighbourStatistic(SizeOf(p.out_dtype), IsPerRow(p.op)) * ComputeBytes(p.dtype);
+  const int64_t elements = int64_t{shape.groups} * shape.period * plan.vector;
+  plan.scratch_bytes =
+      static_cast<int>(CeilDiv((elements + 2 * inner) * statistic, kVectorBytes) * kVectorBytes);
+  const int64_t share = int64_t{shape.share} * kVectorBytes * p.inputs;
+  const int64_t exchanged = blocks > 1 ? inner * kNeighbourValues * ComputeBytes(p.dtype) : 0;
+  const int64_t shared = plan.scratch_bytes + share + exchanged;
+  if (shared + kStaticSharedBytes > device.shared_per_block) {
+    return Refuse(plan, "the neighbouring rows do not fit a cluster");
+  }
+  if (plan.blocks > kMaxGrid) return Refuse(plan, "there are too many slabs");
+  plan.shared_bytes = static_cast<int>(shared);
+  return plan;
+}
+
+constexpr Plan SlabPlan(const Problem& p, const Device& device, Plan plan) {
+  if (!p.IsUnconverted32() || IsPerRow(p.op)) {
+    return Refuse(plan, "it takes elements of at most 32 bits, and gives as many");
+  }
+  const int64_t period = PeriodOf(p.rows, plan.vector);
+  if (p.rows.inner > kMaxGrid / kVectorBytes || period > kSlabThreads) {
+    return Refuse(plan, "vectors and rows meet in too many ways");
+  }
+  const int64_t slab = std::max<int64_t>(p.rows.columns, 1) * p.rows.inner;
+  const int64_t bytes = slab * SizeOf(p.dtype) * p.inputs;
+  Plan best = Refuse(plan, "the neighbouring rows do not fit a cluster");
+  if (bytes > int64_t{device.shared_per_block} * device.cluster_blocks) return best;
+  const auto resident = [&](const Plan& of) {
+    return std::min(kSlabMostResident,
+                    device.shared_per_multiprocessor / (of.shared_bytes + device.shared_reserved));
+  };
+  // The plan of which the most is in a multiprocessor's memory at a time.
+  int64_t most = 0;
+  for (int blocks : kSlabBlocks) {
+    if (blocks > device.cluster_blocks) break;
+    const int64_t part = bytes / blocks;
+    // Twice as many would leave as many multiprocessors idle.
+    const bool idles = 2 * blocks <= device.cluster_blocks && part >= 2 * kSlabPartBytes &&
+                       4 * blocks * p.rows.outer <= device.multiprocessors;
+    if (!p.batch_invariant && idles) continue;
+    const int threads = SlabThreads(part, period, p.inputs, SizeOf(p.dtype));
+    Plan one = SlabOf(p, device, threads, blocks, plan);
+    // Fewer threads have fewer statistics, which may leave room for a block more.
+    if (threads > kSlabSomeThreads) {
+      const int fewer = threads == kSlabThreads ? kSlabManyThreads : kSlabSomeThreads;
+      const Plan narrow = SlabOf(p, device, fewer, blocks, plan);
+      const bool fits = narrow.refusal == nullptr;
+      if (fits && (one.refusal != nullptr || resident(narrow) > resident(one))) one = narrow;
+    }
+    if (one.refusal != nullptr) continue;
+    const bool alone = resident(one) == 1;
+    const bool fewer_do = best.refusal == nullptr && best.cluster_blocks <= kSlabFewBlocks;
+    if (blocks > kSlabFewBlocks && fewer_do && (alone || period > kSlabFewBlocksPeriod)) continue;
+    // Of blocks that have a multiprocessor each, the smallest.
+    const int64_t score = alone ? 0 : part * resident(one);
+    if (score * 50 < most * 51) continue;
+    most = score;
+    best = one;
+  }
+  return best;
+}
+
 // Whether a thread of "strided" holds its rows, vectors of neighbours.
 constexpr bool HoldsColumns(const Problem& p) {
   if (TakesTerms(p.op) || IsPerRow(p.op) || !p.IsUnconverted32()) return false;
@@ -1297,7 +1440,7 @@ constexpr Plan StridedPlan(const Problem& p, Plan plan) {
 // The strategies whose kernels apply terms to the logits.
 constexpr bool CanTakeTerms(Strategy strategy) {
   using enum Strategy;
-  return strategy != kRing && strategy != kSplit && strategy != kPanel;
+  return strategy != kRing && strategy != kSplit && strategy != kPanel && strategy != kSlab;
 }
 
 constexpr Plan Forced(const Problem& p, const Device& device, Strategy strategy, Plan plan) {
@@ -1313,6 +1456,8 @@ constexpr Plan Forced(const Problem& p, const Device& device, Strategy strategy,
       return TilePlan(p, device, plan);
     case Strategy::kPanel:
       return PanelPlan(p, device, plan);
+    case Strategy::kSlab:
+      return SlabPlan(p, device, plan);
     case Strategy::kStrided:
       return StridedPlan(p, plan);
     case Strategy::kSplit:
@@ -1380,6 +1525,29 @@ constexpr bool PrefersPanel(const Problem& p, const Device& device) {
   return fills_panels();
 }
 
+// Whether they are faster all together than in tiles, or than in panels that they do not fill.
+constexpr bool PrefersSlab(const Problem& p, const Device& device) {
+  const auto& [outer, columns, inner] = p.rows;
+  const int vector = VectorOf(p);
+  if (!HasFullVectors(p)) return false;
+  const int64_t bytes = columns * inner * SizeOf(p.dtype) * p.inputs;
+  if (inner % vector == 0) {
+    const int64_t vectors = inner / vector;
+    if (vectors >= kPanelFewestLanes) {
+      const bool more = p.inputs == 1 && vectors < 4 * kSlabOddVectors && bytes <= kSlabOddBytes;
+      const bool is_odd = vectors % 2 == 1 && (vectors < kSlabOddVectors || more);
+      if (!is_odd || columns * vectors <= kSlabOddPlaces) return false;
+    } else if (columns <= kSlabColumns || columns * vectors * p.inputs <= kSlabVectors) {
+      return false;
+    }
+  } else if (columns <= kTileInterleavedColumns && bytes <= SlabFewBytes(inner)) {
+    return false;
+  }
+  const Plan slab = SlabPlan(p, device, Plan{.vector = vector});
+  if (slab.refusal != nullptr) return false;
+  return slab.cluster_blocks <= kSlabFewBlocks || PeriodOf(p.rows, vector) <= kSlabFewBlocksPeriod;
+}
+
 // The strategies in order of preference.
 constexpr std::array<Strategy, 6> Preferred(const Problem& p, const Device& device) {
   using enum Strategy;
@@ -1390,6 +1558,7 @@ constexpr std::array<Strategy, 6> Preferred(const Problem& p, const Device& devi
   if (TakesTerms(p.op) && p.rows.inner != 1) return {kStrided};
   if (p.rows.inner != 1) {
     if (HoldsColumns(p)) return {kStrided};
+    if (PrefersSlab(p, device)) return {kSlab};
     // Most of a panel's threads would have nothing to do: of 2,048 columns and 8 bf16 neighbours it
     // ran at 0.18 of the copy limit, "strided" at 0.48 (H200, 2026-11); of 1,280 and 8 in float32
     // the derivatives at 0.55, and at 0.58 and 0.67 (benchmarks/results/h200-panel-few.json).

@@ -6,9 +6,9 @@
 
 namespace jax_softmax::JS_ISA {
 
-// Any trivially copyable statistic from the lane whose index differs in the bits of `mask`.
-template <typename S>
-__device__ __forceinline__ S FromLane(const S& own, int mask) {
+// Any trivially copyable statistic, each of whose words `exchange` brings from another lane.
+template <typename S, typename Exchange>
+__device__ __forceinline__ S FromOther(const S& own, Exchange exchange) {
   static_assert(sizeof(S) % sizeof(int) == 0);
   constexpr int kWords = sizeof(S) / sizeof(int);
   union Words {
@@ -18,10 +18,20 @@ __device__ __forceinline__ S FromLane(const S& own, int mask) {
   } words;
   words.statistic = own;
 #pragma unroll
-  for (int i = 0; i < kWords; ++i) {
-    words.word[i] = __shfl_xor_sync(0xffffffffu, words.word[i], mask);
-  }
+  for (int i = 0; i < kWords; ++i) words.word[i] = exchange(words.word[i]);
   return words.statistic;
+}
+
+// From the lane whose index differs in the bits of `mask`.
+template <typename S>
+__device__ __forceinline__ S FromLane(const S& own, int mask) {
+  return FromOther(own, [mask](int word) { return __shfl_xor_sync(0xffffffffu, word, mask); });
+}
+
+// From the lane that is `distance` further on, or this one where there is none.
+template <typename S>
+__device__ __forceinline__ S FromLaneAfter(const S& own, int distance) {
+  return FromOther(own, [=](int word) { return __shfl_down_sync(0xffffffffu, word, distance); });
 }
 
 // Butterfly over aligned groups of `lanes` lanes, a power of two; all lanes of the warp take part.

@@ -53,18 +53,38 @@ class Odd(NamedTuple):
     filled: float = math.inf
 
 
+class Slabs(NamedTuple):
+    """Neighbours that blocks keep all together, one stretch of memory for each.
+
+    They are few, or no whole vectors. Of fewer of them, or of fewer bytes of all operands in all,
+    XLA's kernels are the faster ones (benchmarks/results/h200-slabs.json).
+    """
+
+    columns: int  # the most of which lanes have what tiles bring
+    tile_bytes: int  # the most of all inputs then, where neighbours are no whole vectors
+    tiles: int  # the fewest of these that keep the device busy
+    fewest: int
+    few: int  # that leave half of the multiprocessors to more blocks for each
+    most_bytes: dict[int, int]  # that clusters are fast with, by the bytes of an element
+    forward_bytes: dict[str, int]
+    derivative_bytes: dict[int, int]
+    odd_bytes: int  # of 16 bits and an odd number of neighbours, which XLA reads one by one
+    # Derivatives are XLA's where whole vectors make slabs of more bytes, or periods are longer, and
+    # of so many statistics.
+    whole_bytes: int
+    wide: dict[int, int]
+
+
 class Rule(NamedTuple):
     """Where XLA's code is the faster one in a graph, and what a block of the kernels may keep.
 
     Along another axis than the last, rows that blocks have no room for are read twice. XLA's code
-    takes 0.35 to 0.84 of the time where neighbours are no whole vectors of 16 bytes
-    (`[2048, 4096, 33]` in benchmarks/results/h200-shapes.json). Bytes and columns are an H200's:
-    others' blocks may have room for less.
+    takes 0.35 to 0.84 of the time then, where neighbours are no whole vectors of 16 bytes. Bytes and
+    columns are an H200's: others' blocks may have room for less.
     """
 
-    slab_bytes: int  # the most of all inputs, where neighbours are no whole vectors
-    slab_columns: int  # the most columns then
-    slabs: int  # the fewest that keep the device busy
+    slabs: Slabs
+    slab_columns: int  # the most columns where neighbours are one vector, of values for each row
     panel_bytes: int  # the most of all inputs, of four whole vectors side by side
     # By op: the most columns for which panels of a cluster, of four such vectors or more, are the
     # faster ones (benchmarks/results/h200-panel-strategies.json).
@@ -163,9 +183,20 @@ FAMILY = {op: family for family, ops in FAMILIES.items() for op in ops}
 # Platforms without a rule run their kernels.
 RULES = {
     "cuda": Rule(
-        slab_bytes=2**16,
+        slabs=Slabs(
+            columns=2**8,
+            tile_bytes=2**16,
+            tiles=2**7,
+            fewest=6,
+            few=33,
+            most_bytes={2: 3 * 2**20, 4: 2**21},
+            forward_bytes={"softmax": 2**21, "log_softmax": 2**20},
+            derivative_bytes={2: 2**23, 4: 12 * 2**20},
+            odd_bytes=3 * 2**20,
+            whole_bytes=2**19,
+            wide={2: 2**6, 4: 2**5},
+        ),
         slab_columns=1024,
-        slabs=2**7,
         panel_bytes=225 * 2**10,
         panel_columns={
             "softmax": 2**14,
@@ -248,19 +279,21 @@ def keeps_neighbours(
     """Whether the kernels read rows along this axis once, or are the faster ones all the same."""
     columns, inner, vector = shape[axis], math.prod(shape[axis + 1 :]), 16 // dtype.itemsize
     rows = math.prod(shape) // columns
-    if inner == vector and (columns > rule.slab_columns or dtype != output_dtype):
-        return False  # the kernel that keeps them has nothing to do for most of its threads
     if FAMILY[op] == "logsumexp":
+        if inner == vector and columns > rule.slab_columns:
+            return False  # the kernel that keeps them has nothing to do for most of its threads
         few = columns >= rule.few_values.columns and rows <= rule.few_values.rows
         if few and inner % vector != 0:
             return False
         return columns <= rule.streamed_columns or rows >= rule.rows_twice
     inputs = 1 if op in FORWARD else 2
+    if in_slabs(op, shape, axis, dtype, output_dtype, rule):
+        return _keeps_slabs(op, shape, axis, dtype, rule.slabs)
     if inner % vector == 0:
         if dtype != output_dtype:
             fewest = rule.converted_vectors.get(dtype.itemsize, 0)
             few_side_by_side = inner <= 2 * vector and (inputs == 2 or dtype.itemsize == 2)
-            if few_side_by_side or columns * inner < fewest * vector:
+            if inner == vector or few_side_by_side or columns * inner < fewest * vector:
                 return False
         few, narrow = rows < rule.panel_vectors * vector, inner < 4 * vector
         if few and columns > rule.streamed_columns:
@@ -270,12 +303,37 @@ def keeps_neighbours(
         fits = columns * 4 * 16 * inputs <= rule.panel_bytes
         most = 0 if few or narrow else rule.panel_columns[op.removeprefix("masked_")]
         return fits or columns <= most or (inputs == 1 and rows >= rule.rows_twice)
-    if columns > rule.slab_columns or dtype != output_dtype:
+    if dtype != output_dtype:
         return False
     slab = columns * inner
     together = vector // math.gcd(slab, vector)  # that are whole vectors
-    fits = together * slab * dtype.itemsize * inputs <= rule.slab_bytes
-    return fits and math.prod(shape[:axis]) >= rule.slabs * together
+    fits = together * slab * dtype.itemsize * inputs <= rule.slabs.tile_bytes
+    return fits and math.prod(shape[:axis]) >= rule.slabs.tiles * together
+
+
+def in_slabs(
+    op: str, shape: tuple[int, ...], axis: int, dtype: Any, output_dtype: Any, rule: Rule
+) -> bool:
+    """Whether neighbours along this axis are kept all together, if the kernels run them."""
+    inner, vector = math.prod(shape[axis + 1 :]), 16 // dtype.itemsize
+    few = inner > 1 and (inner % vector != 0 or inner < 4 * vector)
+    plain = FAMILY.get(op) == "softmax" and dtype == output_dtype and dtype.itemsize < 8
+    return plain and few and shape[axis] > rule.slabs.columns
+
+
+def _keeps_slabs(op: str, shape: tuple[int, ...], axis: int, dtype: Any, rule: Slabs) -> bool:
+    inner, size = math.prod(shape[axis + 1 :]), dtype.itemsize
+    slabs, inputs = math.prod(shape[:axis]), 1 if op in FORWARD else 2
+    slab = shape[axis] * inner * size * inputs
+    if slabs < rule.fewest or slab > rule.most_bytes[size]:
+        return False
+    if op in FORWARD:
+        return slabs * slab >= rule.forward_bytes[op]
+    period = inner // math.gcd(inner, 16 // size)
+    if period > rule.wide[size] or (inner * size % 16 == 0 and slab > rule.whole_bytes):
+        return False
+    singly = size == 2 and inner % 2 == 1
+    return slabs * slab >= (rule.odd_bytes if singly else rule.derivative_bytes[size])
 
 
 def choose(
@@ -342,6 +400,11 @@ def choose(
                 return Choice("xla", f"at most {most} elements, which XLA fuses")
     width = max(dtype.itemsize, output_dtype.itemsize)
     most = rule.columns.get((op, width), 0)
+    if not last and in_slabs(op, shape, axis, dtype, output_dtype, rule):
+        if math.prod(shape[:axis]) <= rule.slabs.few:
+            why = f"at most {rule.slabs.few} slabs, which more blocks may share"
+            return Choice(platform, why, batch_invariant=False)
+        return Choice(platform, "neighbours that blocks keep all together")
     if not most:
         return Choice(platform, f"XLA has no single kernel at the memory limit for {op} of {dtype}")
     if not last:

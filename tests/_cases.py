@@ -37,6 +37,8 @@ SHARED = ((770, 64), (1481, 8), (1536, 40), (2048, 64), (3001, 72), (4099, 24), 
 # The same of rows that are split: vectors that begin and end inside a row's neighbours, parts of a
 # thread's sum, and neighbours for more than one block.
 SPLIT = ((30_001, 5), (6538, 29), (4097, 3), (2049, 2), (999, 1000), (300, 2056), (40_003, 16))
+# The same of slabs: these, and rows that are most of what threads have in common.
+SLABS = (*SPLIT, (513, 157), (64, 255), (5003, 33), (20_001, 12), (1000, 250))
 INNER = (1, 2, 3, 4, 8, 20, 33, 40, 64)
 INNER_LENGTHS = (1, 2, 3, 4, 7, 16, 17, 21, 24, 32, 64, 100, 200, 257, 600)
 
@@ -104,6 +106,8 @@ def problems(
         many += [((2, n, i), 1) for n, i in SHARED]
     if implementation == "cuda:split":
         many += [((3, n, i), 1) for n, i in SPLIT]
+    if implementation == "cuda:slab":
+        many += [((3, n, i), 1) for n, i in SLABS]
     found = [
         (shape, axis)
         for shape, axis in (*last, *inner, *few, *many)
@@ -121,11 +125,11 @@ def refusal(op: str, dtype, implementation: str, output_dtype) -> str | None:
     strategy = implementation.removeprefix("cuda:")
     if strategy == "registers" and op in GRADIENT:
         return "it takes one input"
-    if strategy in ("registers", "tile") and dtype.itemsize == 8:
+    if strategy in ("registers", "tile", "slab") and dtype.itemsize == 8:
         return "it takes 32 bits at most"
-    if strategy in ("ring", "cluster") and op in PER_ROW:
+    if strategy in ("ring", "cluster", "slab") and op in PER_ROW:
         return "it keeps rows to write them"
-    if strategy == "tile" and np.dtype(output_dtype or dtype) != dtype:
+    if strategy in ("tile", "slab") and np.dtype(output_dtype or dtype) != dtype:
         return "it converts nothing"
     return None
 

@@ -12,7 +12,7 @@ from jax_softmax import _canonicalize, _native, _primitives, _reductions
 
 # Along the last axis, and along any.
 ROW_STRATEGIES = ("warp", "registers", "tile", "block", "ring", "cluster", "split", "stream")
-AXIS_STRATEGIES = ("panel", "strided")
+AXIS_STRATEGIES = ("panel", "slab", "strided")
 CUDA_STRATEGIES = (*ROW_STRATEGIES, *AXIS_STRATEGIES)
 
 
