@@ -60,19 +60,29 @@ class Slabs(NamedTuple):
     XLA's kernels are the faster ones (benchmarks/results/h200-slabs.json).
     """
 
-    columns: int  # the most of which lanes have what tiles bring
-    tile_bytes: int  # the most of all inputs then, where neighbours are no whole vectors
-    tiles: int  # the fewest of these that keep the device busy
-    fewest: int
+    # What tiles bring instead: of whole vectors so many columns, and vectors of a slab's inputs; of
+    # others so many columns and, of all inputs, bytes, and more for each neighbour.
+    columns: int
+    vectors: int
+    tile_columns: int
+    few_bytes: int
+    neighbour_bytes: int
+    # Of others, the most bytes of the slabs that make whole vectors, and the fewest of these that
+    # keep the device busy.
+    tile_bytes: int
+    tiles: int
+    fewest: dict[int, int]  # by the number of inputs
     few: int  # that leave half of the multiprocessors to more blocks for each
     most_bytes: dict[int, int]  # that clusters are fast with, by the bytes of an element
     forward_bytes: dict[str, int]
     derivative_bytes: dict[int, int]
     odd_bytes: int  # of 16 bits and an odd number of neighbours, which XLA reads one by one
-    # Derivatives are XLA's where whole vectors make slabs of more bytes, or periods are longer, and
-    # of so many statistics.
+    # Derivatives are XLA's where whole vectors make slabs of more bytes.
     whole_bytes: int
-    wide: dict[int, int]
+    # Of longer periods, of so many statistics, and more columns than tiles bring: with fewer bytes,
+    # and derivatives from twice the longest of these on, XLA's.
+    wide: int
+    wide_bytes: dict[int, int]  # by the number of inputs
 
 
 class Rule(NamedTuple):
@@ -185,16 +195,21 @@ RULES = {
     "cuda": Rule(
         slabs=Slabs(
             columns=2**8,
+            vectors=2**9,
+            tile_columns=2**10,
+            few_bytes=10 * 2**10,
+            neighbour_bytes=200,
             tile_bytes=2**16,
             tiles=2**7,
-            fewest=6,
+            fewest={1: 4, 2: 6},
             few=33,
-            most_bytes={2: 3 * 2**20, 4: 2**21},
-            forward_bytes={"softmax": 2**21, "log_softmax": 2**20},
+            most_bytes={2: 3 * 2**20, 4: 9 * 2**18},
+            forward_bytes={"softmax": 2**21, "log_softmax": 2**18},
             derivative_bytes={2: 2**23, 4: 12 * 2**20},
             odd_bytes=3 * 2**20,
             whole_bytes=2**19,
-            wide={2: 2**6, 4: 2**5},
+            wide=2**5,
+            wide_bytes={1: 2**23, 2: 48 * 2**20},
         ),
         slab_columns=1024,
         panel_bytes=225 * 2**10,
@@ -287,7 +302,7 @@ def keeps_neighbours(
             return False
         return columns <= rule.streamed_columns or rows >= rule.rows_twice
     inputs = 1 if op in FORWARD else 2
-    if in_slabs(op, shape, axis, dtype, output_dtype, rule):
+    if in_slabs(op, shape, axis, dtype, output_dtype, rule.slabs):
         return _keeps_slabs(op, shape, axis, dtype, rule.slabs)
     if inner % vector == 0:
         if dtype != output_dtype:
@@ -312,28 +327,36 @@ def keeps_neighbours(
 
 
 def in_slabs(
-    op: str, shape: tuple[int, ...], axis: int, dtype: Any, output_dtype: Any, rule: Rule
+    op: str, shape: tuple[int, ...], axis: int, dtype: Any, output_dtype: Any, rule: Slabs
 ) -> bool:
     """Whether neighbours along this axis are kept all together, if the kernels run them."""
-    inner, vector = math.prod(shape[axis + 1 :]), 16 // dtype.itemsize
-    few = inner > 1 and (inner % vector != 0 or inner < 4 * vector)
-    plain = FAMILY.get(op) == "softmax" and dtype == output_dtype and dtype.itemsize < 8
-    return plain and few and shape[axis] > rule.slabs.columns
+    columns, inner, vector = shape[axis], math.prod(shape[axis + 1 :]), 16 // dtype.itemsize
+    if inner == 1 or FAMILY.get(op) != "softmax" or dtype != output_dtype or dtype.itemsize == 8:
+        return False
+    places = columns * inner * (1 if op in FORWARD else 2)
+    if inner % vector == 0:
+        few = inner < 4 * vector
+        return few and columns > rule.columns and places > rule.vectors * vector
+    small = places * dtype.itemsize <= rule.few_bytes + rule.neighbour_bytes * inner
+    return columns > rule.tile_columns or not small
 
 
 def _keeps_slabs(op: str, shape: tuple[int, ...], axis: int, dtype: Any, rule: Slabs) -> bool:
-    inner, size = math.prod(shape[axis + 1 :]), dtype.itemsize
+    columns, inner, size = shape[axis], math.prod(shape[axis + 1 :]), dtype.itemsize
     slabs, inputs = math.prod(shape[:axis]), 1 if op in FORWARD else 2
-    slab = shape[axis] * inner * size * inputs
-    if slabs < rule.fewest or slab > rule.most_bytes[size]:
+    slab = columns * inner * size * inputs
+    if slabs < rule.fewest[inputs] or slab > rule.most_bytes[size]:
         return False
-    if op in FORWARD:
-        return slabs * slab >= rule.forward_bytes[op]
     period = inner // math.gcd(inner, 16 // size)
-    if period > rule.wide[size] or (inner * size % 16 == 0 and slab > rule.whole_bytes):
+    wide = period > rule.wide * (4 // size) and columns > rule.columns
+    if inputs == 1:
+        least = rule.forward_bytes[op]
+    elif (wide and period > 2 * rule.wide) or (inner * size % 16 == 0 and slab > rule.whole_bytes):
         return False
-    singly = size == 2 and inner % 2 == 1
-    return slabs * slab >= (rule.odd_bytes if singly else rule.derivative_bytes[size])
+    else:
+        singly = size == 2 and inner % 2 == 1
+        least = rule.odd_bytes if singly else rule.derivative_bytes[size]
+    return slabs * slab >= (max(least, rule.wide_bytes[inputs]) if wide else least)
 
 
 def choose(
@@ -400,7 +423,7 @@ def choose(
                 return Choice("xla", f"at most {most} elements, which XLA fuses")
     width = max(dtype.itemsize, output_dtype.itemsize)
     most = rule.columns.get((op, width), 0)
-    if not last and in_slabs(op, shape, axis, dtype, output_dtype, rule):
+    if not last and in_slabs(op, shape, axis, dtype, output_dtype, rule.slabs):
         if math.prod(shape[:axis]) <= rule.slabs.few:
             why = f"at most {rule.slabs.few} slabs, which more blocks may share"
             return Choice(platform, why, batch_invariant=False)
