@@ -1,4 +1,5 @@
-// Rows that are neighbours in memory, in shared memory: every element of a vector is another row's.
+// Rows that are neighbours in memory, in shared memory: each element of a vector has statistics of
+// its own.
 #pragma once
 
 #include "in_words.cuh"

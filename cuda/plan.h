@@ -582,7 +582,8 @@ constexpr int SlabThreads(int64_t bytes, int64_t period, int inputs, int element
 inline constexpr int kSlabMostResident = 3;
 // Of a cluster: of 5 or 7 blocks, fewer are resident at a time.
 inline constexpr std::array kSlabBlocks = {1, 2, 3, 4, 6, 8, 12, 16};
-// No more of them than these, if they do, where periods are longer or no second block has room.
+// No more of them than these where a slab fits these, if periods are longer, or if with more a
+// multiprocessor has still no room for two.
 inline constexpr int kSlabFewBlocks = 8, kSlabFewBlocksPeriod = 64;
 // The least part of a slab that is worth a block, where few of them leave multiprocessors idle.
 inline constexpr int64_t kSlabPartBytes = 8 * 1024;
@@ -1304,7 +1305,7 @@ struct SlabShape {
   int period;        // vectors after which elements are of the same rows again
   int step;          // threads that have any: whole periods
   int share;         // vectors of an input that a block has at most: whole periods
-  bool in_warps;     // whether warps, which have whole periods, merge these
+  bool in_warps;     // whether a warp's first lanes, so many as make a period, merge all of it
   int groups;        // of threads that each have a period then: warps, or as many as make one
   int log2_repeats;  // of a row in a period
   int log2_lanes;    // that merge what groups have of a row
@@ -1338,7 +1339,7 @@ constexpr Plan SlabOf(const Problem& p, const Device& device, int threads, int64
   const SlabShape shape = SlabShapeOf(p.rows, plan.vector, plan.threads, blocks);
   plan.cluster_blocks = static_cast<int>(blocks);
   plan.lanes_per_row = static_cast<int>(plan.threads * blocks);
-  plan.rows_per_block = inner;
+  plan.rows_per_block = std::max<int64_t>(inner, 1);
   plan.blocks = p.rows.outer * blocks;
   // A statistic of every element of the groups' periods, and two of every row.
   const int statistic =
@@ -1370,22 +1371,26 @@ constexpr Plan SlabPlan(const Problem& p, const Device& device, Plan plan) {
   Plan best = Refuse(plan, "the neighbouring rows do not fit a cluster");
   if (bytes > int64_t{device.shared_per_block} * device.cluster_blocks) return best;
   const auto resident = [&](const Plan& of) {
-    return std::min(kSlabMostResident,
+    const int most =
+        of.threads > kSlabManyThreads ? SlabResident(p.inputs, SizeOf(p.dtype)) : kSlabMostResident;
+    return std::min(most,
                     device.shared_per_multiprocessor / (of.shared_bytes + device.shared_reserved));
   };
+  const int wide = period > kSlabFewBlocksPeriod ? kSlabFewBlocks : device.cluster_blocks;
   // The plan of which the most is in a multiprocessor's memory at a time.
   int64_t most = 0;
   for (int blocks : kSlabBlocks) {
-    if (blocks > device.cluster_blocks) break;
     const int64_t part = bytes / blocks;
+    if (blocks > device.cluster_blocks || part * kSlabMostResident < most) break;
     // Twice as many would leave as many multiprocessors idle.
-    const bool idles = 2 * blocks <= device.cluster_blocks && part >= 2 * kSlabPartBytes &&
+    const bool idles = 2 * blocks <= wide && part >= 2 * kSlabPartBytes &&
                        4 * blocks * p.rows.outer <= device.multiprocessors;
-    if (!p.batch_invariant && idles) continue;
+    if (part > device.shared_per_block || (!p.batch_invariant && idles)) continue;
     const int threads = SlabThreads(part, period, p.inputs, SizeOf(p.dtype));
     Plan one = SlabOf(p, device, threads, blocks, plan);
     // Fewer threads have fewer statistics, which may leave room for a block more.
-    if (threads > kSlabSomeThreads) {
+    const bool crowded = one.refusal != nullptr || resident(one) < kSlabMostResident;
+    if (threads > kSlabSomeThreads && crowded) {
       const int fewer = threads == kSlabThreads ? kSlabManyThreads : kSlabSomeThreads;
       const Plan narrow = SlabOf(p, device, fewer, blocks, plan);
       const bool fits = narrow.refusal == nullptr;
@@ -1401,7 +1406,11 @@ constexpr Plan SlabPlan(const Problem& p, const Device& device, Plan plan) {
     most = score;
     best = one;
   }
-  return best;
+  if (best.refusal == nullptr || p.batch_invariant) return best;
+  // With more blocks than would do, it does not fit.
+  Problem of_any_number = p;
+  of_any_number.batch_invariant = true;
+  return SlabPlan(of_any_number, device, plan);
 }
 
 // Whether a thread of "strided" holds its rows, vectors of neighbours.
@@ -1525,27 +1534,29 @@ constexpr bool PrefersPanel(const Problem& p, const Device& device) {
   return fills_panels();
 }
 
-// Whether they are faster all together than in tiles, or than in panels that they do not fill.
-constexpr bool PrefersSlab(const Problem& p, const Device& device) {
-  const auto& [outer, columns, inner] = p.rows;
-  const int vector = VectorOf(p);
+// Whether slabs have room for rows along another axis, and clusters of them are fast.
+constexpr bool FitsSlab(const Problem& p, const Device& device) {
   if (!HasFullVectors(p)) return false;
-  const int64_t bytes = columns * inner * SizeOf(p.dtype) * p.inputs;
-  if (inner % vector == 0) {
-    const int64_t vectors = inner / vector;
-    if (vectors >= kPanelFewestLanes) {
-      const bool more = p.inputs == 1 && vectors < 4 * kSlabOddVectors && bytes <= kSlabOddBytes;
-      const bool is_odd = vectors % 2 == 1 && (vectors < kSlabOddVectors || more);
-      if (!is_odd || columns * vectors <= kSlabOddPlaces) return false;
-    } else if (columns <= kSlabColumns || columns * vectors * p.inputs <= kSlabVectors) {
-      return false;
-    }
-  } else if (columns <= kTileInterleavedColumns && bytes <= SlabFewBytes(inner)) {
-    return false;
-  }
-  const Plan slab = SlabPlan(p, device, Plan{.vector = vector});
+  const Plan slab = SlabPlan(p, device, Plan{.vector = VectorOf(p)});
   if (slab.refusal != nullptr) return false;
-  return slab.cluster_blocks <= kSlabFewBlocks || PeriodOf(p.rows, vector) <= kSlabFewBlocksPeriod;
+  return slab.cluster_blocks <= kSlabFewBlocks ||
+         PeriodOf(p.rows, slab.vector) <= kSlabFewBlocksPeriod;
+}
+
+// Whether they are faster in slabs than in tiles, or than in panels that they do not fill.
+constexpr bool PrefersSlab(const Problem& p) {
+  const auto& [outer, columns, inner] = p.rows;
+  const int64_t bytes = columns * inner * SizeOf(p.dtype) * p.inputs;
+  if (inner % VectorOf(p) != 0) {
+    return columns > kTileInterleavedColumns || bytes > SlabFewBytes(inner);
+  }
+  const int64_t vectors = inner / VectorOf(p);
+  if (vectors < kPanelFewestLanes) {
+    return columns > kSlabColumns && columns * vectors * p.inputs > kSlabVectors;
+  }
+  const bool more = p.inputs == 1 && vectors < 4 * kSlabOddVectors && bytes <= kSlabOddBytes;
+  const bool is_odd = vectors % 2 == 1 && (vectors < kSlabOddVectors || more);
+  return is_odd && columns * vectors > kSlabOddPlaces;
 }
 
 // The strategies in order of preference.
@@ -1558,16 +1569,18 @@ constexpr std::array<Strategy, 6> Preferred(const Problem& p, const Device& devi
   if (TakesTerms(p.op) && p.rows.inner != 1) return {kStrided};
   if (p.rows.inner != 1) {
     if (HoldsColumns(p)) return {kStrided};
-    if (PrefersSlab(p, device)) return {kSlab};
+    const bool slab = PrefersSlab(p), whole = p.rows.inner % VectorOf(p) == 0;
+    if (slab && FitsSlab(p, device)) return {kSlab};
     // Most of a panel's threads would have nothing to do: of 2,048 columns and 8 bf16 neighbours it
     // ran at 0.18 of the copy limit, "strided" at 0.48 (H200, 2026-11); of 1,280 and 8 in float32
     // the derivatives at 0.55, and at 0.58 and 0.67 (benchmarks/results/h200-panel-few.json).
     const int64_t fewest = p.inputs == 1 ? 2 : kPanelFewestLanes;
     const Strategy last = SplitsAcross(p) ? kSplit : kStrided;
-    if (p.rows.columns > kTileInterleavedColumns && p.rows.inner % VectorOf(p) == 0 &&
-        p.rows.inner / VectorOf(p) < fewest) {
+    if (p.rows.columns > kTileInterleavedColumns && whole && p.rows.inner / VectorOf(p) < fewest) {
       return {last, kStrided};
     }
+    // Tiles may have no room for as many short slabs as make whole vectors.
+    if (!slab && !whole) return {kTile, kSlab, last, kStrided};
     if (PrefersPanel(p, device)) return {kPanel, kTile, last, kStrided};
     return {kTile, kPanel, last, kStrided};
   }

@@ -79,18 +79,23 @@ class Slabs(NamedTuple):
     odd_bytes: int  # of 16 bits and an odd number of neighbours, which XLA reads one by one
     # Derivatives are XLA's where whole vectors make slabs of more bytes.
     whole_bytes: int
-    # Of longer periods, of so many statistics, and more columns than tiles bring: with fewer bytes,
-    # and derivatives from twice the longest of these on, XLA's.
+    # At most so many vectors make a period, after which elements are of the same rows again: blocks
+    # have no more threads.
+    longest: int
+    # Periods of more than this, or in 16 bits of twice as many, have many statistics. With fewer
+    # bytes than those, by the number of inputs, they are XLA's, and derivatives of more than twice
+    # as many with any; slabs of more bytes are not kept.
     wide: int
-    wide_bytes: dict[int, int]  # by the number of inputs
+    wide_bytes: dict[int, int]
+    wide_most_bytes: int
 
 
 class Rule(NamedTuple):
     """Where XLA's code is the faster one in a graph, and what a block of the kernels may keep.
 
     Along another axis than the last, rows that blocks have no room for are read twice. XLA's code
-    takes 0.35 to 0.84 of the time then, where neighbours are no whole vectors of 16 bytes. Bytes and
-    columns are an H200's: others' blocks may have room for less.
+    takes 0.35 to 0.84 of the time then, where neighbours are no whole vectors of 16 bytes. Bytes,
+    columns and numbers are an H200's: others' blocks may have room for less.
     """
 
     slabs: Slabs
@@ -208,8 +213,10 @@ RULES = {
             derivative_bytes={2: 2**23, 4: 12 * 2**20},
             odd_bytes=3 * 2**20,
             whole_bytes=2**19,
+            longest=2**8,
             wide=2**5,
             wide_bytes={1: 2**23, 2: 48 * 2**20},
+            wide_most_bytes=1_400_000,
         ),
         slab_columns=1024,
         panel_bytes=225 * 2**10,
@@ -348,6 +355,8 @@ def _keeps_slabs(op: str, shape: tuple[int, ...], axis: int, dtype: Any, rule: S
     if slabs < rule.fewest[inputs] or slab > rule.most_bytes[size]:
         return False
     period = inner // math.gcd(inner, 16 // size)
+    if period > (2 * rule.wide if slab > rule.wide_most_bytes else rule.longest):
+        return False
     wide = period > rule.wide * (4 // size) and columns > rule.columns
     if inputs == 1:
         least = rule.forward_bytes[op]

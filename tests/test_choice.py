@@ -380,6 +380,26 @@ def test_a_derivative_of_16_bits_is_not_xlas_for_a_conversion(name):
     assert count_calls(hlo, BACKWARD[name]) == 1
 
 
+@pytest.mark.parametrize("op", (*FORWARD, *GRADIENT))
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_what_the_rule_takes_for_slabs_has_room_in_them(op, dtype):
+    rule, dtype = _choice.RULES["cuda"].slabs, jnp.dtype(dtype)
+    chosen = []
+    for inner in (2, 3, 8, 24, 33, 66, 100, 129, 250, 257, 500, 510, 1022, 1999):
+        for columns in (33, 256, 257, 600, 1025, 4097, 8192, 40_000, 200_000):
+            for outer in (4, 33, 34, 4000):
+                problem = op, (outer, columns, inner), 1, dtype, dtype
+                choice = _choice.choose(*problem, "cuda")
+                if choice.implementation != "cuda" or not _choice.in_slabs(*problem, rule):
+                    continue
+                flag = choice.batch_invariant
+                made = plan(problem[1], dtype, 1, op, device="H200", batch_invariant=flag)
+                assert made.strategy == "slab", (problem, made)
+                assert flag == (outer > 33)
+                chosen.append(problem)
+    assert len(chosen) > 40
+
+
 def test_every_choice_says_why():
     problems = [
         (op, shape, axis, jnp.dtype(dtype), jnp.dtype(output_dtype))

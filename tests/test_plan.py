@@ -278,7 +278,7 @@ def test_rows_that_are_no_whole_vectors_go_to_slabs_where_these_are_long(op, dty
 @pytest.mark.parametrize("op", ["softmax", "log_softmax_cotangent"])
 @pytest.mark.parametrize("device", ["H200", "RTX 5090", "A100"])
 def test_a_slab_s_blocks_have_room_for_all_of_it(op, dtype, device):
-    """And whole periods: vectors after which elements are of the same rows again."""
+    """Of whole periods: vectors after which elements are of the same rows again."""
     size = jnp.dtype(dtype).itemsize
     inputs, vector = 1 if op in FORWARD else 2, 16 // size
     found = collections.Counter()
@@ -290,23 +290,37 @@ def test_a_slab_s_blocks_have_room_for_all_of_it(op, dtype, device):
             continue
         found[p.cluster_blocks] += 1
         period = inner // math.gcd(inner, vector)
-        packs = -(-(columns * inner + vector - 1) // vector)
-        share = -(-packs // period // p.cluster_blocks) * period
         assert p.threads % 32 == 0 and period <= p.threads <= 256
-        assert p.cluster_blocks * share >= packs
-        assert p.shared_bytes > share * 16 * inputs
+        # Wherever the slab begins among vectors; of groups of threads that have a period each.
+        elements = columns * inner
+        packs = elements // vector if elements % vector == 0 else (elements - 2) // vector + 2
+        periods = -(-packs // (period * p.cluster_blocks))
+        groups = p.threads // (32 if period <= 16 else period)
+        statistics = (groups * period * vector + 2 * inner) * (4 if size == 2 else 12)
+        needed = periods * period * 16 * inputs + statistics
+        assert needed <= p.shared_bytes <= SHARED_LIMITS[device] - 1024
         assert p.blocks == 64 * p.cluster_blocks
-    assert found[1] and (max(found) > 8) == (device == "H200") and (max(found) > 1) == (device != "A100")
+    assert found[1]
+    assert (max(found) > 8) == (device == "H200")
+    assert (max(found) > 1) == (device != "A100")
 
 
 def test_slabs_that_are_few_are_shared_by_more_blocks_where_their_number_may_decide():
-    def blocks(outer, batch_invariant):
-        return plan(
-            (outer, 4096, 8), "bfloat16", 1, device="H200", batch_invariant=batch_invariant
-        ).cluster_blocks
+    def slab(outer, batch_invariant, columns=4096, inner=8):
+        shape = (outer, columns, inner)
+        p = plan(shape, "bfloat16", 1, device="H200", batch_invariant=batch_invariant)
+        assert p.strategy == "slab"
+        return p.cluster_blocks
 
-    assert [blocks(n, True) for n in (1, 24, 1000)] == [1, 1, 1]
-    assert [blocks(n, False) for n in (1, 8, 24, 60, 1000)] == [6, 6, 2, 1, 1]
+    assert [slab(n, True) for n in (1, 24, 1000)] == [1, 1, 1]
+    assert [slab(n, False) for n in (1, 8, 24, 60, 1000)] == [6, 6, 2, 1, 1]
+    # Of many statistics, of no more than eight blocks.
+    assert [slab(2, flag, 1293, 158) for flag in (True, False)] == [4, 8]
+
+
+@pytest.mark.parametrize("columns, inner", [(257, 17), (513, 11), (33, 125)])
+def test_short_slabs_that_tiles_have_no_room_for_together_are_alone(columns, inner):
+    assert plan((1000, columns, inner), "bfloat16", 1, device="H200").strategy == "slab"
 
 
 @each_op
@@ -595,6 +609,12 @@ def test_masked_rows_in_registers_leave_few_places_empty(op, dtype):
 @pytest.mark.parametrize("strategy", ["tile", "panel", "strided"])
 def test_rows_that_there_are_none_of(strategy):
     assert plan((5, 0), "float32", 0, device="H200", strategy=strategy).bytes_moved == 0
+
+
+@pytest.mark.parametrize("strategy", ("auto", *AXIS_STRATEGIES))
+@pytest.mark.parametrize("shape", [(0, 5, 0), (4, 5, 0), (0, 0, 0), (4, 0, 8), (0, 5, 8)], ids=str)
+def test_empty_problems_along_another_axis_have_plans(strategy, shape):
+    assert plan(shape, "float32", 1, device="H200", strategy=strategy).bytes_moved == 0
 
 
 @each_device
