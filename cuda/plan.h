@@ -564,6 +564,9 @@ inline constexpr int kPanelFull = 7, kPanelFullest = 8;
 
 // Geometries of "slab": benchmarks/results/h200-slab-geometries.json.
 inline constexpr int kSlabThreads = 256;  // at most
+// Of a block on any device from sm_80 on. Before, where blocks have 64 KB, the extension is 0.1 MB
+// smaller without the kernels.
+inline constexpr int kSlabDeviceBytes = 96 * 1024;
 constexpr int SlabResident(int inputs, int element_bytes) {
   return inputs > 1 && element_bytes == 2 ? 2 : 3;  // with three it would spill
 }
@@ -1361,6 +1364,9 @@ constexpr Plan SlabOf(const Problem& p, const Device& device, int threads, int64
 constexpr Plan SlabPlan(const Problem& p, const Device& device, Plan plan) {
   if (!p.IsUnconverted32() || IsPerRow(p.op)) {
     return Refuse(plan, "it takes elements of at most 32 bits, and gives as many");
+  }
+  if (device.shared_per_block < kSlabDeviceBytes) {
+    return Refuse(plan, "its kernels are for devices whose blocks have 96 KB of memory");
   }
   const int64_t period = PeriodOf(p.rows, plan.vector);
   if (p.rows.inner > kMaxGrid / kVectorBytes || period > kSlabThreads) {

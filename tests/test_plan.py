@@ -305,6 +305,12 @@ def test_a_slab_s_blocks_have_room_for_all_of_it(op, dtype, device):
     assert (max(found) > 1) == (device != "A100")
 
 
+def test_slabs_are_of_devices_whose_blocks_have_some_memory():
+    with pytest.raises(ValueError, match="96 KB"):
+        plan((64, 300, 5), "float32", 1, device="GTX 1080", strategy="slab")
+    assert plan((64, 1200, 5), "float32", 1, device="GTX 1080").strategy == "strided"
+
+
 def test_slabs_that_are_few_are_shared_by_more_blocks_where_their_number_may_decide():
     def slab(outer, batch_invariant, columns=4096, inner=8):
         shape = (outer, columns, inner)

@@ -94,7 +94,7 @@ __device__ __forceinline__ void SlabReduce(S (&statistic)[kVector], const SlabRo
     if (row < rows.inner) {
       const int element = rows.ElementOf(row, repeat);
       const auto* from = of_group + element % kVector * period + element / kVector;
-#pragma unroll 4
+#pragma unroll 1
       for (int g = in_row >> log2_repeats; g < groups; g += 1 << (log2_lanes - log2_repeats)) {
         total.Merge(from[g * elements]);
       }
@@ -111,6 +111,7 @@ template <typename Op, typename Load, typename Store, int kVector>
 __global__ void __launch_bounds__(kSlabThreads,
                                   SlabResident(Op::kInputs, sizeof(typename Load::Io)))
     SlabKernel(Op op, Load load, Store store, Rows rows, SlabShape shape, int scratch_bytes) {
+#if __CUDA_ARCH__ >= 800
   using Own = Neighbours<Op, Load, Store, kVector>;
   using Raw = typename Own::Raw;
   extern __shared__ __align__(16) unsigned char shared[];
@@ -232,6 +233,7 @@ __global__ void __launch_bounds__(kSlabThreads,
     store(window, of_end, y);
   });
   if (cluster.blocks > 1) cluster.Await();  // none leaves while another may read from it
+#endif
 }
 
 }  // namespace jax_softmax::JS_ISA
