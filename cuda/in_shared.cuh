@@ -107,8 +107,9 @@ class Neighbours {
                                        Element<T, Op::kInputs> (&e)[kVector][kCount], int i) const {
     Raw raw[Op::kInputs];
 #pragma unroll
-    for (int input = 0; input < Op::kInputs; ++input)
+    for (int input = 0; input < Op::kInputs; ++input) {
       raw[input] = Raw::Load(from + input * capacity_);
+    }
     Element<T, Op::kInputs> of_rows[kVector];
     Load::Decode(raw, of_rows);
 #pragma unroll

@@ -1336,10 +1336,9 @@ constexpr SlabShape SlabShapeOf(const Rows& rows, int vector, int threads, int64
 // A block with up to so many threads, or a cluster of them.
 constexpr Plan SlabOf(const Problem& p, const Device& device, int threads, int64_t blocks,
                       Plan plan) {
-  const int64_t inner = p.rows.inner, period = PeriodOf(p.rows, plan.vector);
-  const int64_t taking = std::max<int64_t>(threads / period, 1) * period;
-  plan.threads = static_cast<int>(CeilDiv(taking, kWarpLanes) * kWarpLanes);
-  const SlabShape shape = SlabShapeOf(p.rows, plan.vector, plan.threads, blocks);
+  const int64_t inner = p.rows.inner;
+  const SlabShape shape = SlabShapeOf(p.rows, plan.vector, threads, blocks);
+  plan.threads = static_cast<int>(CeilDiv(shape.step, kWarpLanes) * kWarpLanes);
   plan.cluster_blocks = static_cast<int>(blocks);
   plan.lanes_per_row = static_cast<int>(plan.threads * blocks);
   plan.rows_per_block = std::max<int64_t>(inner, 1);

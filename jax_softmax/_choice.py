@@ -60,8 +60,9 @@ class Slabs(NamedTuple):
     XLA's kernels are the faster ones (benchmarks/results/h200-slabs.json).
     """
 
-    # What tiles bring instead: of whole vectors so many columns, and vectors of a slab's inputs; of
-    # others so many columns and, of all inputs, bytes, and more for each neighbour.
+    # What tiles bring instead (as PrefersSlab in cuda/plan.h has it; test_choice.py compares): of
+    # whole vectors so many columns, and vectors of a slab's inputs; of others so many columns and,
+    # of all inputs, bytes, and more for each neighbour.
     columns: int
     vectors: int
     tile_columns: int
@@ -74,6 +75,7 @@ class Slabs(NamedTuple):
     fewest: dict[int, int]  # by the number of inputs
     few: int  # that leave half of the multiprocessors to more blocks for each
     most_bytes: dict[int, int]  # that clusters are fast with, by the bytes of an element
+    # The fewest in all: forward by the op, of derivatives by the bytes of an element.
     forward_bytes: dict[str, int]
     derivative_bytes: dict[int, int]
     odd_bytes: int  # of 16 bits and an odd number of neighbours, which XLA reads one by one
