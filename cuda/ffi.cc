@@ -2,6 +2,7 @@
 #include "ffi.h"
 
 #include <string>
+#include <vector>
 
 #include "decode.h"
 #include "decode_terms.h"
@@ -17,10 +18,10 @@ ffi::Error Failed(OpKind op, const char* doing, cudaError_t status) {
                               cudaGetErrorString(status));
 }
 
-ffi::Error Run(OpKind op, const Extras& extras, cudaStream_t stream, int32_t ordinal,
-               ffi::RemainingArgs args, ffi::Result<ffi::AnyBuffer> out, ffi::RemainingRets more,
-               int64_t axis, int64_t logical_axis, std::string_view strategy,
-               bool batch_invariant) {
+ffi::Error Run(OpKind op, const Extras& extras, const RowPairs& pairs, cudaStream_t stream,
+               int32_t ordinal, ffi::RemainingArgs args, ffi::Result<ffi::AnyBuffer> out,
+               ffi::RemainingRets more, int64_t axis, int64_t logical_axis,
+               std::string_view strategy, bool batch_invariant) {
   handler_calls.fetch_add(1, std::memory_order_relaxed);
   ffi::ErrorOr<Operands> operands = Decode(op, args, out, axis, logical_axis, batch_invariant);
   if (operands.has_error()) return operands.error();
@@ -49,6 +50,11 @@ ffi::Error Run(OpKind op, const Extras& extras, cudaStream_t stream, int32_t ord
   cudaError_t status = QueryDevice(ordinal, &device);
   if (status != cudaSuccess) return Failed(op, "asking for the device's limits", status);
   Plan plan = ChoosePlan(operands->problem, device, *requested);
+  // Along the last axis few strategies have two values for each row, log-softmax's one.
+  const bool many = operands->problem.rows.inner > 1 || plan.strategy == Strategy::kSplit;
+  if (pairs.seconds != nullptr && (pairs.log_sums || !many)) {
+    plan = ChoosePlan(operands->problem, device, Strategy::kStream);
+  }
   // A strategy is asked for with the function; what its derivatives read may be too much for it,
   // and where XLA puts operands is nobody's to choose.
   const bool asked = operands->problem.inputs == 1 && HasFullVectors(operands->problem);
@@ -66,7 +72,8 @@ ffi::Error Run(OpKind op, const Extras& extras, cudaStream_t stream, int32_t ord
                   plan,
                   extras.terms,
                   extras.scale,
-                  extras.zeros_are_masked};
+                  extras.zeros_are_masked,
+                  pairs};
   status = Launch(call, stream);
   return status == cudaSuccess ? ffi::Error::Success() : Failed(op, "launching", status);
 }
@@ -77,8 +84,25 @@ ffi::Error RunWithTerms(OpKind op, cudaStream_t stream, int32_t ordinal, ffi::Re
                         std::string_view names, double factor, double softcap, bool causal) {
   const auto terms = DecodeTerms(op, args, axis, logical_axis, names, factor, softcap, causal);
   if (terms.has_error()) return terms.error();
-  return Run(op, {*terms}, stream, ordinal, args, out, more, axis, logical_axis, strategy,
+  return Run(op, {*terms}, {}, stream, ordinal, args, out, more, axis, logical_axis, strategy,
              batch_invariant);
+}
+
+// Of logsumexp, see RowPairs.
+ffi::Error RunPairs(cudaStream_t stream, int32_t ordinal, ffi::RemainingArgs args,
+                    ffi::Result<ffi::AnyBuffer> out, ffi::Result<ffi::AnyBuffer> seconds,
+                    ffi::RemainingRets more, int64_t axis, int64_t logical_axis,
+                    std::string_view strategy, bool batch_invariant, bool log_sums) {
+  constexpr auto kOp = OpKind::kLogSumExp;
+  const auto first = args.get<ffi::AnyBuffer>(0);
+  if (first.has_error()) return first.error();
+  const std::optional<DataType> in = DataTypeOf(first->element_type());
+  const bool fits = in && SizeOf(*in) == 2 && out->element_type() == ffi::DataType::F32 &&
+                    seconds->element_type() == ffi::DataType::F32 &&
+                    seconds->dimensions() == out->dimensions();
+  if (!fits) return Invalid(kOp, "has two values for each row of 16 bits, both in float32");
+  return Run(kOp, {}, {seconds->untyped_data(), log_sums}, stream, ordinal, args, out, more, axis,
+             logical_axis, strategy, batch_invariant);
 }
 
 auto Binding() {
@@ -106,12 +130,12 @@ auto BoundTo() {
                ffi::Result<ffi::AnyBuffer> out, ffi::RemainingRets more, int64_t axis,
                int64_t logical_axis, std::string_view strategy, bool batch_invariant, double scale,
                bool zeros_are_masked) {
-              return Run(kOp, {{}, scale, zeros_are_masked}, stream, ordinal, args, out, more, axis,
-                         logical_axis, strategy, batch_invariant);
+              return Run(kOp, {{}, scale, zeros_are_masked}, {}, stream, ordinal, args, out, more,
+                         axis, logical_axis, strategy, batch_invariant);
             },
             {kTrait});
   } else {
-    return Binding().To([](auto... args) { return Run(kOp, {}, args...); }, {kTrait});
+    return Binding().To([](auto... args) { return Run(kOp, {}, {}, args...); }, {kTrait});
   }
 }
 
@@ -123,9 +147,30 @@ struct Cuda {
   }
 };
 
+XLA_FFI_Error* HandlePairs(XLA_FFI_CallFrame* frame) {
+  static const auto handler = WithRequest(ffi::Ffi::Bind()
+                                              .Ctx<ffi::PlatformStream<cudaStream_t>>()
+                                              .Ctx<ffi::DeviceOrdinal>()
+                                              .RemainingArgs()
+                                              .Ret<ffi::AnyBuffer>()
+                                              .Ret<ffi::AnyBuffer>()
+                                              .RemainingRets())
+                                  .Attr<bool>("log_sums")
+                                  .To(RunPairs, {ffi::Traits::kCmdBufferCompatible});
+  return handler->Call(frame);
+}
+
 }  // namespace
 
-std::span<const NamedHandler> Handlers() { return HandlersOf<Cuda>(); }
+std::span<const NamedHandler> Handlers() {
+  static const auto handlers = [] {
+    const auto of_ops = HandlersOf<Cuda>();
+    std::vector<NamedHandler> all(of_ops.begin(), of_ops.end());
+    all.push_back({"row_pairs", HandlePairs});
+    return all;
+  }();
+  return handlers;
+}
 
 int64_t HandlerCalls() { return handler_calls.load(std::memory_order_relaxed); }
 

@@ -1,5 +1,5 @@
-// One op for all pairs of types: the build compiles this file once for each op, with JS_NAME and
-// JS_OP, the op's name and struct, defined.
+// One op for all pairs of types, or one and its transpose: the build compiles this file for each,
+// with JS_NAME, and maybe JS_TRANSPOSE, defined as their names.
 #include "launch.cuh"
 #include "ops/all.h"
 
@@ -11,14 +11,23 @@ using F64 = double;
 using F16 = __half;
 using BF16 = __nv_bfloat16;
 
+#define JS_STRUCT(name, Op, inputs) \
+  template <typename M>             \
+  using StructOf_##name = JS_ISA::Op<M>;
+JS_FOR_EACH_OP(JS_STRUCT)
+#undef JS_STRUCT
+
 }  // namespace
 
 // The name that launch.cc knows it by.
 #define JS_DEFINE(in, out, name)                                                                \
   cudaError_t Run_##name##_##in##_##out(const Call& call, cudaStream_t stream, int* resident) { \
-    return JS_ISA::RunAs<JS_ISA::JS_OP, in, out>(call, stream, resident);                       \
+    return JS_ISA::RunAs<StructOf_##name, in, out>(call, stream, resident);                     \
   }
 #define JS_DEFINE_FOR(in, out, name) JS_DEFINE(in, out, name)
 JS_FOR_EACH_TYPE_PAIR(JS_DEFINE_FOR, JS_NAME)
+#ifdef JS_TRANSPOSE
+JS_FOR_EACH_TYPE_PAIR(JS_DEFINE_FOR, JS_TRANSPOSE)
+#endif
 
 }  // namespace jax_softmax

@@ -170,6 +170,35 @@ struct OpForTypes {
   using Type = std::conditional_t<kTakesTerms<Direct>, OpOf<Math>, Direct>;
 };
 
+// Of rows that have two values each, by "stream".
+template <typename Op, typename In, typename Out>
+cudaError_t RunStream(const Call& call, cudaStream_t stream, int* resident) {
+  using Load = DirectLoad<Op, In>;
+  using Store = DirectStore<Op, Out>;
+  const Plan& plan = call.plan;
+  const Rows& rows = call.problem.rows;
+  if (plan.strategy != Strategy::kStream) return cudaErrorInvalidValue;
+  Op op{};
+  op.seconds = static_cast<Out*>(call.pairs.seconds);
+  const Load load{{static_cast<const In*>(call.inputs[0])}, rows.Elements()};
+  const Store store{static_cast<Out*>(call.output)};
+  return WithConstant<1, kVectorBytes / sizeof(In)>(plan.vector, [&](auto vector) {
+    return WithConstant<true, false>(rows.columns % vector == 0, [&](auto whole) {
+      const auto launch = [&](auto kernel, auto... more) {
+        return LaunchKernel(kernel, plan, stream, resident, op, load, store, rows, more...);
+      };
+      if constexpr (vector == 1 && !whole) {
+        return cudaErrorInvalidValue;
+      } else if (plan.cluster_blocks == 1) {
+        return launch(ReduceKernel<Op, Load, Store, vector, whole>);
+      } else {
+        constexpr unsigned long long* kNoQueue = nullptr;
+        return launch(StreamKernel<Op, Load, Store, vector, whole>, 0, kNoQueue);
+      }
+    });
+  });
+}
+
 // Runs the planned kernel, or with `resident` counts its resident blocks.
 template <typename Op, typename In, typename Out, TermsKind kKind = TermsKind::kAny>
 cudaError_t Run(const Call& call, cudaStream_t stream, int* resident) {
@@ -189,6 +218,7 @@ cudaError_t Run(const Call& call, cudaStream_t stream, int* resident) {
     op.scale = static_cast<typename Op::T>(call.scale);
     op.zeros_are_masked = call.zeros_are_masked;
   }
+  if constexpr (requires { op.seconds; }) op.seconds = static_cast<Out*>(call.pairs.seconds);
   Load load;
   for (int i = 0; i < Op::kInputs; ++i) load.source[i] = static_cast<const In*>(call.inputs[i]);
   load.elements = rows.Elements();
@@ -388,6 +418,10 @@ cudaError_t Run(const Call& call, cudaStream_t stream, int* resident) {
 template <template <typename> class OpOf, typename In, typename Out>
 cudaError_t RunAs(const Call& call, cudaStream_t stream, int* resident) {
   using Op = typename OpForTypes<OpOf, In, Out>::Type;
+  if constexpr (requires(Op op) { op.seconds; }) {
+    if (call.pairs.log_sums)
+      return RunStream<typename Op::ForPairs::Type, In, Out>(call, stream, resident);
+  }
   if constexpr (kTakesTerms<Op>) {
     const Terms& terms = call.terms;
     const Plan& plan = call.plan;

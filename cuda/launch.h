@@ -10,6 +10,12 @@
 
 namespace jax_softmax {
 
+// Two values for each row, of 16 bits in float32: the maximum is the output's, the other follows.
+struct RowPairs {
+  void* seconds = nullptr;  // none if there is one value for each row
+  bool log_sums = false;    // whether these are log-softmax's, or else softmax's
+};
+
 struct Call {
   const void* inputs[kMaxInputs];
   void* output;
@@ -19,6 +25,7 @@ struct Call {
   Terms terms = {};               // of ops that take them
   double scale = 1;               // of softmax_tangent
   bool zeros_are_masked = false;  // in softmax_tangent
+  RowPairs pairs = {};            // of logsumexp
 };
 
 // Starts the planned kernel on `stream`; returns what CUDA said, cudaErrorInvalidValue for a plan

@@ -500,6 +500,10 @@ inline constexpr int64_t kSplitBytes = 16 * 1024 * 1024;
 // Of values for each row, which one block takes 13 us for at 128,256 bf16 columns: 64 of these rows
 // took 7.1 us, by "stream" 13.7, and 128 rows 14.9 and 14.0, in the same file.
 inline constexpr int64_t kSplitValueRows = 64;
+// Of longer rows more: as many as these are of their columns. 264 rows of 262,144 bf16 columns took
+// 44 us, by "stream" 54, 528 rows 77 and 74, 400 rows of a million 207 and 231
+// (h200-split-values.json).
+inline constexpr int64_t kSplitValueColumns = 1024;
 
 // Of rows that are neighbours, in "panel" and "slab": the most compute values that blocks exchange
 // of a row, and that a thread or a warp has of it. Results of 16 bits take plain sums.
@@ -1178,7 +1182,8 @@ constexpr bool SplitsAcross(const Problem& p) {
 constexpr bool MaySplit(const Problem& p) {
   if (p.batch_invariant || TakesTerms(p.op) || p.rows.inner != 1) return false;
   if (RowBytes(p) < kSplitRowBytes * p.inputs) return false;
-  return p.rows.Count() <= (IsPerRow(p.op) ? kSplitValueRows : kSplitRows);
+  const int64_t of_values = std::max(kSplitValueRows, p.rows.columns / kSplitValueColumns);
+  return p.rows.Count() <= (IsPerRow(p.op) ? of_values : kSplitRows);
 }
 
 // What a call may need beside operands and result, for each row: XLA allocates it before a device

@@ -25,6 +25,7 @@ class Choice(NamedTuple):
     implementation: str
     reason: str
     batch_invariant: bool = True  # whether the kernels' plan must not depend on the number of rows
+    pairs: bool = False  # whether the kernels reduce rows to two values, of which XLA makes the rest
 
     def is_batch_invariant(self, asked: bool | None) -> bool:
         """The same, once the caller's `batch_invariant` is heard."""
@@ -92,6 +93,27 @@ class Slabs(NamedTuple):
     wide_most_bytes: int
 
 
+class Pairs(NamedTuple):
+    """Rows of 16 bits in float32 that kernels reduce to two values each.
+
+    XLA makes softmax or log-softmax of the 16 bits and these, with what reads it. In memory the
+    result is twice what it is made of: with a cast back the kernels that write it take 1.2 to 2.5
+    times as long, without 0.3 to 1.1 times. jax.nn's code takes 1.2 to 3 times as long
+    (benchmarks/results/h200-mixed-pairs.json, and h200-mixed-pairs-across.json).
+    """
+
+    columns: dict[str, int]  # by op: along the last axis more than these
+    # Along another axis, in softmax: the fewest vectors side by side, so many of which are wide;
+    # the fewest columns of narrow and of wide ones; the most, and of many wide rows.
+    vectors: int
+    wide: int
+    narrow_columns: int
+    wide_columns: int
+    most_columns: int
+    most_of_many: int
+    many: int
+
+
 class Rule(NamedTuple):
     """Where XLA's code is the faster one in a graph, and what a block of the kernels may keep.
 
@@ -135,8 +157,10 @@ class Rule(NamedTuple):
     widened: dict[str, int]
     # The same along another axis, from so many columns on: of 1,024 XLA takes 0.7 of the time of
     # kernel and cast, 1.2 of the kernel's, of 21 columns 0.9 and 1.9, and fuses with derivatives
-    # (benchmarks/results/h200-graph-casts.json). Softmax's read the result all the same.
+    # (benchmarks/results/h200-graph-casts.json). What is softmax's, and makes no pairs, takes 0.8
+    # of jax.nn's speed by kernels, with a cast back 0.3 to 0.8 (h200-mixed-pairs-across.json).
     widened_across: dict[str, int]
+    pairs: Pairs
     terms_columns: int  # fewer are read one by one
     # Columns along another axis, where XLA's one kernel makes float32 logits with their bias and
     # ours take it from there: 0.6 to 1.0 of the time of XLA's code for all of it, with fewer or
@@ -149,6 +173,7 @@ class Rule(NamedTuple):
     # eight, or for a value each, alone (h200-split-rows.json). XLA's derivatives of a result are
     # two kernels, which are as fast and fuse.
     split: dict[str, int]
+    split_columns: int  # of a value each: or a row for so many of its columns
     # By family, or of what is converted: the most columns along another axis that XLA unrolls. That
     # is slower where a thread of the kernels holds its rows, vectors of neighbours.
     interleaved: dict[str, int]
@@ -242,7 +267,17 @@ RULES = {
             "masked_softmax": 2**13,
             "masked_log_softmax": ONE_KERNEL,
         },
-        widened_across={"log_softmax": 2**7},
+        widened_across={"log_softmax": 2**7, "softmax": 0},
+        pairs=Pairs(
+            columns={"softmax": 14_000, "log_softmax": ONE_KERNEL},
+            vectors=2,
+            wide=4,
+            narrow_columns=33,
+            wide_columns=17,
+            most_columns=2**11,
+            most_of_many=2**12,
+            many=2**10,
+        ),
         terms_columns=32,
         biased=range(32, 2**9 + 1),
         long=2**15,
@@ -252,6 +287,7 @@ RULES = {
             "terms": Few(2**14, 12),
         },
         split={"softmax": 16, "log_softmax": 16, "logsumexp": 64},
+        split_columns=2**10,
         interleaved={"softmax": 4, "logsumexp": 8, "conversion": 8},
         narrow_columns=8,
         narrow_elements=2**20,
@@ -370,6 +406,24 @@ def _keeps_slabs(op: str, shape: tuple[int, ...], axis: int, dtype: Any, rule: S
     return slabs * slab >= (max(least, rule.wide_bytes[inputs]) if wide else least)
 
 
+def _makes_pairs(op: str, shape: tuple[int, ...], axis: int, dtype: Any, rule: Rule) -> bool:
+    columns, inner, vector = shape[axis], math.prod(shape[axis + 1 :]), 16 // dtype.itemsize
+    pairs = rule.pairs
+    if op not in pairs.columns or columns == 0:
+        return False
+    rows = math.prod(shape) // columns
+    if inner == 1:
+        # Log-softmax's kernels have a block for each row, softmax's may split few ones.
+        many = op == "softmax" or rows > columns // rule.split_columns
+        return many and columns > pairs.columns[op]
+    if op != "softmax" or inner % vector != 0 or inner < pairs.vectors * vector:
+        return False
+    wide = inner >= pairs.wide * vector
+    fewest = pairs.wide_columns if wide else pairs.narrow_columns
+    most = pairs.most_of_many if wide and rows >= pairs.many else pairs.most_columns
+    return fewest <= columns <= most
+
+
 def choose(
     op: str,
     shape: tuple[Any, ...],
@@ -401,8 +455,17 @@ def choose(
         return Choice("xla", "between two selects by a mask, which XLA fuses with it")
     family, columns, elements = FAMILY.get(op, ""), shape[axis], math.prod(shape)
     last = math.prod(shape[axis + 1 :]) == 1
-    are_few = 0 < elements <= rule.split.get(op, 0) * columns
+    few_rows = rule.split.get(op, 0)
+    if op == "logsumexp":
+        few_rows = max(few_rows, columns // rule.split_columns)
+    are_few = 0 < elements <= few_rows * columns
     derivative = family == "softmax" and op not in FORWARD
+    if widened and output_dtype.itemsize == 4 and _makes_pairs(op, shape, axis, dtype, rule):
+        rows = choose("logsumexp", shape, axis, dtype, output_dtype, platform)
+        if elements <= rule.elements or (last and rows.implementation == "xla"):
+            return rows
+        why = "float32 made of 16 bits: kernels reduce the rows, XLA fuses what is made of these"
+        return Choice(platform, why, rows.batch_invariant, pairs=True)
     if last:
         fuses = columns <= rule.widened.get(op, 0)
     else:

@@ -12,7 +12,7 @@ from jax.interpreters import mlir
 
 from . import _choice, _native
 from ._casts import bound_and_loaded, cast_before, logits_of, rounded, was_narrow
-from ._reference import ONE_KERNEL, ONE_KERNEL_ALONE, is_one_kernel, is_sharded
+from ._reference import ONE_KERNEL, ONE_KERNEL_ALONE, is_one_kernel, is_sharded, row_pairs
 
 Reference = Callable[..., jax.Array]
 Rule = Callable[..., Any]
@@ -21,6 +21,9 @@ Rule = Callable[..., Any]
 OF_OPERAND = ("log_softmax_tangent", "log_softmax_cotangent")
 # Those of a result and a tangent or cotangent.
 DERIVATIVES = ("softmax_tangent", *OF_OPERAND)
+
+# What is seen of 16 bits that are one operand more.
+OF_NARROW = ("loads", "pairs")
 
 # What plain JAX is not told.
 OF_CHOICE = ("strategy", "batch_invariant", "selected")
@@ -56,7 +59,8 @@ def register_seeing(
     "loads": kernels read the 16 bits, which are one operand more, as they compute in float32
     anyway, and a copy would be written and read again. "xla": XLA's code runs, which fuses these
     conversions and may fuse others behind it; softmax's derivative may have the logits, and their
-    mask, as operands more. None: nothing.
+    mask, as operands more. "pairs": a kernel reduces the rows of 16 bits, which are one operand
+    more, and XLA's code makes the rest of these. None: nothing.
 
     Lowerings are cached as functions of their operands, which see nothing of what made these, and
     those that are not cannot be for several platforms (jax 0.10 to 0.12): so there is a primitive
@@ -71,7 +75,7 @@ def register_seeing(
     seeing.multiple_results = primitive.multiple_results
 
     def abstract_eval(*avals: Any, seen: str | None, **params: Any) -> Any:
-        return primitive.abstract_eval(*avals[: -1 if seen == "loads" else None], **params)
+        return primitive.abstract_eval(*avals[: -1 if seen in OF_NARROW else None], **params)
 
     def look(ctx: Any, operands: Sequence[Any], **params: Any) -> tuple[str | None, list[Any]]:
         """`seen`, and the operands more that this takes, each with its type."""
@@ -93,7 +97,7 @@ def register_seeing(
         if cast is None:
             return None, []
         seen = decide([aval, *avals[1:]], **request)
-        return seen, [(aval, rounded(cast, operands[0]))] if seen == "loads" else []
+        return seen, [(aval, rounded(cast, operands[0]))] if seen in OF_NARROW else []
 
     def lower(ctx: Any, *operands: Any, **params: Any) -> Any:
         seen, more = look(ctx, operands, **params)
@@ -220,7 +224,7 @@ def _decide(avals: Sequence[Any], *, here: str, op: str, **params: Any) -> str |
     if (here == "cpu" and params["per_row"]) or not may_load(avals[0], here, **params):
         return None
     choice = _choose(avals, here=here, op=op, widened=True, **params)
-    return "xla" if choice.implementation == "xla" else "loads"
+    return "xla" if choice.implementation == "xla" else "pairs" if choice.pairs else "loads"
 
 
 def may_load(
@@ -284,6 +288,9 @@ def _lower(
     batch_invariant: bool | None,
     **params: Any,
 ) -> Any:
+    if seen == "pairs":
+        request = {"op": op, "here": here, "batch_invariant": batch_invariant}
+        return _lower_by_pairs(ctx, operands, **request, **params)
     (ctx, operands), loaded = bound_and_loaded(ctx, operands, seen)
     backend, alone = "xla" if seen == "xla" else backend, one_device(ctx)
     request = {"op": op, "per_row": per_row, "here": here, "alone": alone, "backend": backend}
@@ -309,6 +316,41 @@ def _lower(
     call = partial(_call, call_p, axis_last=not in_place, workspace=workspace, **params)
     function = mlir.lower_fun(lambda *v: call(*v[:reads]), multiple_results=False)
     return function(loaded[0], *loaded[1])
+
+
+def _lower_by_pairs(
+    ctx: Any,
+    operands: Sequence[Any],
+    *,
+    op: str,
+    here: str,
+    axis: int,
+    dtype: Any,
+    strategy: str,
+    batch_invariant: bool | None,
+    **params: Any,
+) -> Any:
+    """Softmax or log-softmax in float32 of 16 bits, of which a call makes two values for each row.
+
+    XLA computes the elements with what reads them: in memory they would be twice their logits.
+    """
+    del params
+    *_, x = operands
+    (*_, aval), log = ctx.avals_in, op == "log_softmax"
+    request = {"axis": axis, "dtype": dtype, "strategy": strategy}
+    choice = fastest("logsumexp", [aval], here, batch_invariant, **request)
+    request["batch_invariant"] = choice.is_batch_invariant(batch_invariant)
+    request["workspace"] = 0 if log else _workspace("logsumexp", [aval], **request)
+
+    def lowered(x: jax.Array) -> jax.Array:
+        last, moved = x.ndim - 1, jnp.moveaxis(x, axis, -1)
+        of_rows = row_pairs_p.bind(moved, logical_axis=last, log_sums=log, **request)
+        largest, second = (jnp.expand_dims(values, axis) for values in of_rows[:2])
+        shifted = x.astype(dtype) - largest
+        return shifted - second if log else jnp.exp(shifted) * second
+
+    ctx = ctx.replace(avals_in=[aval])
+    return mlir.lower_fun(lowered, multiple_results=False)(ctx, x)
 
 
 def fastest(
@@ -410,16 +452,19 @@ def call_with_terms(
     return jnp.moveaxis(y, last, axis)
 
 
-def call_primitive(op: str, per_row: bool) -> Primitive:
+def call_primitive(
+    op: str, per_row: bool, *, values: int = 1, platform: str | None = None
+) -> Primitive:
     """The custom call as a primitive of its own, which exists only inside a lowering.
 
-    `logical_axis` is the softmax axis of its operands, `axis` where that axis lies in memory. With
-    `workspace`, a second result holds as many bytes for each row.
+    `logical_axis` is the softmax axis of its operands, `axis` where that axis lies in memory. It
+    has so many `values`, and with `workspace` one result more, of as many bytes for each row.
     """
     primitive = Primitive(f"{op}_call")
     primitive.multiple_results = True
-    primitive.def_abstract_eval(partial(call_results, per_row=per_row))
-    mlir.register_lowering(primitive, partial(_lower_call, target=_native.target(op)))
+    primitive.def_abstract_eval(partial(call_results, per_row=per_row, values=values))
+    rule = partial(_lower_call, target=_native.target(op))
+    mlir.register_lowering(primitive, rule, platform=platform)
     return primitive
 
 
@@ -430,18 +475,19 @@ def call_results(
     logical_axis: int,
     dtype: Any,
     workspace: int,
+    values: int = 1,
     **params: Any,
 ) -> list[Any]:
     del others, params
     y = without_axis(x, logical_axis) if per_row else x
-    y = y.update(dtype=dtype)
+    results = [y.update(dtype=dtype)] * values
     if workspace == 0:
-        return [y]
+        return results
     rows = without_axis(x, logical_axis)  # the last one
     spec = jax.sharding.PartitionSpec(*rows.sharding.spec, None)
     shape = (*rows.shape, workspace // 4)
     scratch = {"dtype": jnp.dtype("float32"), "sharding": x.sharding.update(spec=spec)}
-    return [y, x.update(shape=shape, **scratch)]
+    return [*results, x.update(shape=shape, **scratch)]
 
 
 def aligned_spec(other: Any, x: Any, axis: int) -> jax.sharding.PartitionSpec:
@@ -489,6 +535,16 @@ def _lower_call(
     return rule(ctx, *operands, axis=axis, logical_axis=logical_axis, **attributes)
 
 
+def _lower_row_pairs(ctx: Any, x: Any, *, log_sums: bool, **params: Any) -> Any:
+    del params
+
+    def lowered(x: jax.Array) -> list[jax.Array]:
+        scratch = [jnp.zeros(a.shape, a.dtype) for a in ctx.avals_out[2:]]
+        return [*row_pairs(x, log_sums=log_sums), *scratch]
+
+    return mlir.lower_fun(lowered, multiple_results=True)(ctx, x)
+
+
 def _partitioning(shapes: Sequence[tuple[Any, ...]], operands: int) -> dict[str, Any]:
     """Tells both of XLA's partitioners that all but the last dimension may be sharded.
 
@@ -525,3 +581,8 @@ def _factor(i: int) -> str:
     """The i-th factor's name in Shardy's grammar: i … z, then z_1, z_2, …"""
     letters = "ijklmnopqrstuvwxyz"
     return letters[i] if i < len(letters) else f"z_{i - len(letters) + 1}"
+
+
+# A call on a GPU, plain JAX elsewhere.
+row_pairs_p = call_primitive("row_pairs", per_row=True, values=2, platform="cuda")
+mlir.register_lowering(row_pairs_p, _lower_row_pairs)

@@ -153,6 +153,21 @@ def _are_narrow(*dtypes: Any) -> bool:
     return all(jnp.dtype(d).itemsize == 2 for d in dtypes)
 
 
+def row_pairs(x: jax.Array, *, log_sums: bool) -> tuple[jax.Array, jax.Array]:
+    """Of rows along the last axis, in float32: the maxima, and `1 / sum(exp(x - max))`.
+
+    With `log_sums` not these, of which softmax is made, but the sums' logarithms, for log-softmax.
+    """
+    x = x.astype(jnp.float32)
+    d = _shifted(x, -1)
+    e = jnp.exp(d)
+    if log_sums:
+        second = _log_of_sum(d, e, -1, narrow=False, in_pairs=False)
+    else:
+        second = 1 / jnp.sum(e, -1, keepdims=True)
+    return jnp.max(x, -1, initial=-jnp.inf), jnp.squeeze(second, -1)
+
+
 @_in_compute_dtype
 def logsumexp(x: jax.Array, *, axis: int, one_by_one: bool = False) -> jax.Array:
     """Written so that XLA:GPU makes as few kernels of it as it can, one for a few columns.

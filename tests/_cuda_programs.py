@@ -67,6 +67,12 @@ FUSED = (
 FUSED_ON = tuple(
     pair for pair in itertools.product(FUSED, DEVICES) if pair != (FUSED[-1], max(DEVICES))
 )
+# Of a float32 copy of 16 bits that two values of each row are made of: shapes and axes.
+MIXED = (
+    ("softmax", (256, 32_000), 1),
+    ("softmax", (64, 128, 64), 1),
+    ("log_softmax", (2048, 32_000), 1),
+)
 ABSMAX = (
     ("absmax_scale", "float32", (442_368, 128)),
     ("absmax_scale", "bfloat16", (16_384, 4_096)),
@@ -148,6 +154,30 @@ def few(mesh, name) -> dict:
     return {
         "split": compiled(f, x).count("batch_invariant = false"),
         "gradient": (count_calls(both_passes), both_passes.count("batch_invariant = false")),
+    }
+
+
+def mixed(mesh, name, shape, axis) -> dict:
+    """Back to 16 bits, and with the gradient, on an automatic mesh."""
+    x = jax.ShapeDtypeStruct(shape, "bfloat16", sharding=NamedSharding(mesh, P("batch")))
+
+    def both_passes(f, x, g):
+        y, pull_back = jax.vjp(f, x)
+        return y, pull_back(g)[0]
+
+    def programs(library):
+        def f(x):
+            return getattr(library, name)(x.astype("float32"), axis=axis).astype(x.dtype)
+
+        return compiled(f, x), compiled(functools.partial(both_passes, f), x, x)
+
+    ours, others = programs(jax_softmax), programs(jax.nn)
+    return {
+        "pairs": [count_calls(hlo, "row_pairs") for hlo in ours],
+        "calls": [count_calls(hlo) for hlo in ours],
+        "operations": sorted(set().union(*map(operations, ours))),
+        "kernels": [kernels(hlo) for hlo in ours],
+        "of jax.nn": [kernels(hlo) for hlo in others],
     }
 
 
@@ -245,6 +275,7 @@ def main() -> None:
     programs |= {f"few, {name} on {n}": few(meshes[n], name) for name in NAMES for n in DEVICES}
     programs["sums of pairs"] = {n: pairs(meshes[n]) for n in DEVICES}
     programs["writers"] = writers(meshes[1])
+    programs |= {f"{case} on {n}": mixed(meshes[n], *case) for case in MIXED for n in DEVICES}
     # The trace tells of an explicit mesh that each device has whole rows.
     meshes[2] = topology(2, AxisType.Explicit)
     programs |= {f"{name} on {n}": fused(meshes[n], name) for name, n in FUSED_ON}

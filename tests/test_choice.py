@@ -170,8 +170,9 @@ def test_few_long_rows_are_the_kernels_where_they_may_be_split():
     assert other.implementation == "xla"
     assert chosen(None, 8, "softmax_tangent").implementation == "xla"
     assert chosen(None, 9, "softmax_tangent").implementation == "cuda"
-    assert chosen(None, 64, "logsumexp").strategy == "split"
-    assert chosen(None, 65, "logsumexp").strategy == chosen(True, 1, "logsumexp").strategy
+    # Of a value each, one for 1,024 of their columns.
+    assert chosen(None, 97, "logsumexp").strategy == "split"
+    assert chosen(None, 98, "logsumexp").strategy == chosen(True, 1, "logsumexp").strategy
     # Of more bytes than so many, the plan does not split them all the same.
     for rows, expected in ((4, "split"), (5, "ring")):
         longer = plan((rows, 10**6), "float32", device="H200")
@@ -286,12 +287,61 @@ def test_what_was_16_bits_is_xlas_where_it_fuses_the_conversion(op):
 def test_what_was_16_bits_is_xlas_along_another_axis_in_log_softmax(op):
     def chosen(columns, dtype, **flags):
         dtypes = [jnp.dtype("bfloat16"), jnp.dtype(dtype)]
-        return _choice.choose(op, (64, columns, 512), 1, *dtypes, "cuda", **flags).implementation
+        return _choice.choose(op, (64, columns, 512), 1, *dtypes, "cuda", **flags)
 
-    expected = "xla" if op == "log_softmax" else "cuda"
-    assert chosen(128, "float32", widened=True) == expected
-    assert chosen(127, "float32", widened=True) == chosen(128, "bfloat16", widened=True) == "cuda"
-    assert chosen(128, "float32") == "cuda"
+    expected = ("xla", False) if op == "log_softmax" else ("cuda", True)
+    made = chosen(128, "float32", widened=True)
+    assert (made.implementation, made.pairs) == expected
+    for columns, dtype in ((127, "float32"), (128, "bfloat16")):
+        assert chosen(columns, dtype, widened=True).implementation == "cuda"
+    assert chosen(128, "float32").implementation == "cuda"
+
+
+MADE_OF_PAIRS = [  # op, shape, axis, and who has that of 16 bits in float32
+    ("softmax", (1000, 14_000), 1, "xla"),
+    ("softmax", (1000, 14_001), 1, "pairs"),
+    ("softmax", (8, 16_384), 1, "xla"),  # a launch costs more than so few elements
+    ("softmax", (9, 16_384), 1, "pairs"),
+    ("softmax", (8, 32_768), 1, "pairs of few"),
+    ("softmax", (64, 32_768), 1, "pairs of few"),
+    ("softmax", (65, 32_768), 1, "pairs"),
+    ("softmax", (255, 262_144), 1, "pairs of few"),
+    ("softmax", (257, 262_144), 1, "pairs"),
+    ("log_softmax", (1000, 4096), 1, "xla"),
+    ("log_softmax", (1000, 4097), 1, "pairs"),
+    ("log_softmax", (32, 32_768), 1, "cuda"),
+    ("log_softmax", (33, 32_768), 1, "pairs of few"),
+    ("log_softmax", (65, 32_768), 1, "pairs"),
+    ("softmax", (1000, 17, 32), 1, "pairs"),
+    ("softmax", (1000, 16, 32), 1, "xla"),
+    ("softmax", (1000, 17, 24), 1, "xla"),
+    ("softmax", (1000, 33, 16), 1, "pairs"),
+    ("softmax", (1000, 33, 8), 1, "xla"),
+    ("softmax", (1000, 33, 36), 1, "xla"),
+    ("softmax", (1000, 2048, 16), 1, "pairs"),
+    ("softmax", (1000, 2049, 16), 1, "xla"),
+    ("softmax", (31, 2049, 32), 1, "xla"),
+    ("softmax", (32, 2049, 32), 1, "pairs"),
+    ("softmax", (32, 4096, 32), 1, "pairs"),
+    ("softmax", (32, 4097, 32), 1, "xla"),
+    ("masked_softmax", (1000, 16_384), 1, "cuda"),
+]
+
+
+@pytest.mark.parametrize("case", MADE_OF_PAIRS, ids=str)
+def test_rows_of_16_bits_in_float32_may_be_two_values(case):
+    op, shape, axis, expected = case
+    dtypes = [jnp.dtype(d) for d in ("float16", "float32")]
+
+    def chosen(**flags):
+        return _choice.choose(op, shape, axis, *dtypes, "cuda", **flags)
+
+    made = chosen(widened=True)
+    pairs = "pairs of few"[: 5 if made.batch_invariant else None]
+    assert (pairs if made.pairs else made.implementation) == expected
+    invariant = chosen(widened=True, batch_invariant=True)
+    assert (invariant.implementation, invariant.pairs) == ("cuda", False)
+    assert not chosen().pairs
 
 
 @pytest.mark.usefixtures("cpu_has_the_rule")
@@ -359,7 +409,8 @@ def test_a_derivative_of_float32_that_was_16_bits_is_xlas(name, kind):
         return y, back(pull_back(g)[0])[0]
 
     hlo = compiled(gradient, x, f, f)
-    assert count_calls(hlo, name) == 1
+    # Of a copy as it is kernels make two values for each row, plain JAX on a CPU.
+    assert count_calls(hlo, name) == (kind != "a copy")
     assert count_calls(hlo, BACKWARD[name]) == (not by_xla)
     if kind == "scaled":
         # Nor does XLA read the result, from which it derives.

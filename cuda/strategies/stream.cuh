@@ -105,13 +105,13 @@ __global__ void __launch_bounds__(kStreamThreads<Op>,
     part.first = BlockReduce(part.first, scratch);
     if constexpr (Op::kSweeps == 2) {
       op.Rescale(part.second, own, part.first);
-      part.second = BlockReduce(part.second, scratch + kScratchBytes / 2);
+      part.second = BlockReduce(Wholly<Op>(part.second), scratch + kScratchBytes / 2);
     }
     cluster.Merge(op, part, of_block[turn]);
 
     const auto result = CloseRow(op, of_row, part.first, part.second);
     if constexpr (kPerRow<Op>) {
-      if (cluster.rank == 0 && threadIdx.x == 0) store.At(queue.row, result);
+      if (cluster.rank == 0 && threadIdx.x == 0) store.OfRow(op, queue.row, result);
     } else {
       // Backwards: what was read last is still in the cache.
 #pragma unroll 1
@@ -196,9 +196,9 @@ __global__ void __launch_bounds__(kStreamThreads<Op>, StreamBlocks(kStreamThread
     part.first = BlockReduce(part.first, shared[turn]);
     if constexpr (Op::kSweeps == 2) {
       op.Rescale(part.second, own, part.first);
-      part.second = BlockReduce(part.second, shared[turn] + kScratchBytes / 2);
+      part.second = BlockReduce(Wholly<Op>(part.second), shared[turn] + kScratchBytes / 2);
     }
-    if (threadIdx.x == 0) store.At(row, op.Close(part.first, part.second));
+    if (threadIdx.x == 0) store.OfRow(op, row, op.Close(part.first, part.second));
     row = next_row;
     window = next;
   }

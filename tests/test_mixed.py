@@ -1,0 +1,159 @@
+"""Softmax of a float32 copy of 16 bits: kernels make two values of each row, XLA the rest."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from _support import device_of, native_module
+from _truth import BACKWARD, FORWARD, TRUTH, assert_right, wide
+from conftest import GPU
+
+import jax_softmax
+from jax_softmax import _choice
+
+DTYPES = ("bfloat16", "float16")
+PAIRS = [  # op, shape, axis
+    ("softmax", (130, 16_384), 1),
+    ("softmax", (40, 14_001), 1),
+    ("softmax", (66, 32_771), 1),  # few long rows, which may be split
+    ("softmax", (2, 3, 131_072), 2),
+    ("softmax", (9, 200, 128), 1),
+    ("softmax", (5, 40, 16, 48), 1),
+    ("softmax", (64, 33, 80), 1),
+    ("softmax", (300, 40, 24), 1),
+    ("softmax", (3, 2051, 512), 1),
+    ("log_softmax", (130, 16_384), 1),
+    ("log_softmax", (50, 5001), 1),
+    ("log_softmax", (3, 100, 4104), 2),
+    ("log_softmax", (140, 131_079), 1),  # a cluster's blocks for each row
+]
+each_op = pytest.mark.parametrize("op", FORWARD)
+
+
+@pytest.fixture(params=["cpu", pytest.param("cuda", marks=GPU)])
+def platform(request, monkeypatch):
+    """A platform with the rule; on the CPU plain JAX stands for the kernels."""
+    native_module(request.param)
+    monkeypatch.setattr(_choice, "RULES", {request.param: _choice.RULES["cuda"]})
+    with jax.default_device(device_of(request.param)):
+        yield request.param
+
+
+def of_float32(op, x, axis=-1, **options):
+    return getattr(jax_softmax, op)(x.astype("float32"), axis, **options)
+
+
+def rows(kind: str, shape, axis) -> np.ndarray:
+    """Logits whose largest outweighs the others a little, a lot, or not at all."""
+    x = np.random.default_rng(0).standard_normal(shape)
+    if kind == "peaked":
+        largest = np.abs(x).max(axis, keepdims=True) * 4
+        x[(slice(None),) * axis + (slice(5, 6),)] = largest + 17
+    return {"normal": x, "wide": 8 * x, "peaked": 4 * x, "constant": np.full(shape, -0.1)}[kind]
+
+
+@pytest.mark.parametrize("kind", ["normal", "wide", "peaked", "constant"])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("case", PAIRS, ids=str)
+def test_results_have_the_digits_of_float32(case, dtype, kind, platform):
+    op, shape, axis = case
+    x = jnp.asarray(rows(kind, shape, axis), dtype)
+    request = shape, axis, x.dtype, jnp.dtype("float32"), platform
+    assert _choice.choose(op, *request, widened=True).pairs
+    program = jax.jit(functools.partial(of_float32, op, axis=axis)).lower(x)
+    calls = program.as_text().count("jax_softmax.row_pairs")
+    assert calls == (platform == "cuda")
+    assert program.as_text().count("custom_call @jax_softmax") == calls
+    assert_right(op, program.compile()(x), x, axis=axis, context=f"{dtype} {kind}")
+
+
+@each_op
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_special_rows(op, dtype, platform):
+    x = np.zeros((140, 16_384), "float32")
+    x[0, 3], x[1, 5], x[2], x[3, 16_383] = np.nan, np.inf, -np.inf, -np.inf
+    x[4], x[4, 9] = -np.inf, 2
+    x[5], x[6] = -6e4, 6e4
+    x[7], x[7, 100] = -6e4, 6e4
+    x = jnp.asarray(x, dtype)
+    y = jax.jit(functools.partial(of_float32, op))(x)
+    assert_right(op, y, x, axis=1)
+    assert np.isnan(y[:3]).all() and not np.isnan(y[3:]).any()
+
+
+@pytest.mark.parametrize("case", [PAIRS[0], PAIRS[1], PAIRS[4], *PAIRS[9:12]], ids=str)
+@pytest.mark.parametrize("back", [False, True], ids=["float32", "16 bits"])
+def test_derivatives(case, back, platform):
+    op, shape, axis = case
+    rng = np.random.default_rng(1)
+    x, t = (jnp.asarray(rng.standard_normal(shape), "bfloat16") for _ in range(2))
+
+    def f(x):
+        y = of_float32(op, x, axis)
+        return y.astype(x.dtype) if back else y
+
+    def derivatives(x, t):
+        y, pull_back = jax.vjp(f, x)
+        return pull_back(t.astype(y.dtype))[0], jax.jvp(f, (x,), (t,))[1]
+
+    y = TRUTH[op](wide(x), axis)
+    forward = "softmax_tangent" if op == "softmax" else "log_softmax_tangent"
+    for got, name in zip(jax.jit(derivatives)(x, t), (BACKWARD[op], forward), strict=True):
+        want = TRUTH[name](y, wide(t), axis)
+        error = np.abs(wide(got) - want)
+        assert (error <= 2.0**-8 * np.abs(want) + 1e-6 * np.abs(want).max()).all()
+
+
+@each_op
+def test_batched(op, platform):
+    x = jnp.asarray(np.random.default_rng(2).standard_normal((4, 40, 15_000)), "bfloat16")
+    f = functools.partial(of_float32, op)
+    for axis in (0, 1):
+        got = jax.jit(jax.vmap(f, axis, axis))(x)
+        assert_right(op, got, x, axis=2)
+
+
+@each_op
+def test_who_asks_for_more_gets_the_kernels(op, platform):
+    """Batch invariance, a platform's kernels or a strategy: they write the result."""
+    x = jax.ShapeDtypeStruct((1024, 16_384), jnp.dtype("bfloat16"))
+    wanted = [{"batch_invariant": True}, {"implementation": platform}]
+    wanted.append({"implementation": {"cpu": "cpu:row", "cuda": "cuda:stream"}[platform]})
+    for options in wanted:
+        program = jax.jit(functools.partial(of_float32, op, **options)).lower(x).as_text()
+        assert f"custom_call @jax_softmax.{op}." in program
+        assert "row_pairs" not in program
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("x64", [False, True])
+def test_a_call_refuses_what_it_has_no_kernels_for(x64):
+    def call(shape, dtype, results, log_sums=False):
+        types = [jax.ShapeDtypeStruct(s, d) for s, d in results]
+        f = jax.ffi.ffi_call("jax_softmax.row_pairs.v3", types)
+        return jax.jit(
+            lambda x: f(
+                x,
+                axis=np.int64(1),
+                logical_axis=np.int64(1),
+                strategy="auto",
+                batch_invariant=True,
+                log_sums=log_sums,
+            )
+        )(jnp.ones(shape, dtype))
+
+    with jax.enable_x64(x64):
+        largest, factors = call((4, 5000), "float16", [((4,), "float32")] * 2)
+        np.testing.assert_allclose(factors, np.full(4, 1 / 5000), rtol=1e-6)
+        np.testing.assert_array_equal(largest, np.ones(4))
+        _, sums = call((4, 5000), "float16", [((4,), "float32")] * 2, True)
+        np.testing.assert_allclose(sums, np.full(4, np.log(5000)), rtol=1e-6)
+        for shape, dtype, results in (
+            ((4, 5000), "float32", [((4,), "float32")] * 2),
+            ((4, 5000), "float16", [((4,), "float16")] * 2),
+            ((4, 5000), "float16", [((4,), "float32"), ((5,), "float32")]),
+        ):
+            with pytest.raises(Exception, match="two values for each row"):
+                jax.block_until_ready(call(shape, dtype, results))
