@@ -18,7 +18,7 @@ ffi::Error Failed(OpKind op, const char* doing, cudaError_t status) {
                               cudaGetErrorString(status));
 }
 
-ffi::Error Run(OpKind op, const Extras& extras, const RowPairs& pairs, cudaStream_t stream,
+ffi::Error Run(OpKind op, const Extras& extras, const PairsOfRows& pairs, cudaStream_t stream,
                int32_t ordinal, ffi::RemainingArgs args, ffi::Result<ffi::AnyBuffer> out,
                ffi::RemainingRets more, int64_t axis, int64_t logical_axis,
                std::string_view strategy, bool batch_invariant) {
@@ -44,17 +44,13 @@ ffi::Error Run(OpKind op, const Extras& extras, const RowPairs& pairs, cudaStrea
     operands->problem.workspace_bytes = static_cast<int64_t>((*buffer)->size_bytes());
   }
 
-  const std::optional<Strategy> requested = StrategyNamed(strategy);
+  const std::optional<Strategy> requested =
+      pairs.seconds != nullptr ? Strategy::kStream : StrategyNamed(strategy);
   if (!requested) return Invalid(op, "no strategy is called '" + std::string(strategy) + "'");
   Device device;
   cudaError_t status = QueryDevice(ordinal, &device);
   if (status != cudaSuccess) return Failed(op, "asking for the device's limits", status);
   Plan plan = ChoosePlan(operands->problem, device, *requested);
-  // Along the last axis few strategies have two values for each row, log-softmax's one.
-  const bool many = operands->problem.rows.inner > 1 || plan.strategy == Strategy::kSplit;
-  if (pairs.seconds != nullptr && (pairs.log_sums || !many)) {
-    plan = ChoosePlan(operands->problem, device, Strategy::kStream);
-  }
   // A strategy is asked for with the function; what its derivatives read may be too much for it,
   // and where XLA puts operands is nobody's to choose.
   const bool asked = operands->problem.inputs == 1 && HasFullVectors(operands->problem);
@@ -88,7 +84,7 @@ ffi::Error RunWithTerms(OpKind op, cudaStream_t stream, int32_t ordinal, ffi::Re
              batch_invariant);
 }
 
-// Of logsumexp, see RowPairs.
+// See PairsOfRows.
 ffi::Error RunPairs(cudaStream_t stream, int32_t ordinal, ffi::RemainingArgs args,
                     ffi::Result<ffi::AnyBuffer> out, ffi::Result<ffi::AnyBuffer> seconds,
                     ffi::RemainingRets more, int64_t axis, int64_t logical_axis,

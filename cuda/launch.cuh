@@ -6,6 +6,8 @@
 
 #include "launch.h"
 #include "math.cuh"
+#include "ops/logsumexp.h"
+#include "ops/row_pairs.h"
 #include "strategies/block.cuh"
 #include "strategies/cluster.cuh"
 #include "strategies/panel.cuh"
@@ -170,9 +172,9 @@ struct OpForTypes {
   using Type = std::conditional_t<kTakesTerms<Direct>, OpOf<Math>, Direct>;
 };
 
-// Of rows that have two values each, by "stream".
+// Of 16 bits, two values for each row.
 template <typename Op, typename In, typename Out>
-cudaError_t RunStream(const Call& call, cudaStream_t stream, int* resident) {
+cudaError_t RunPairs(const Call& call, cudaStream_t stream, int* resident) {
   using Load = DirectLoad<Op, In>;
   using Store = DirectStore<Op, Out>;
   const Plan& plan = call.plan;
@@ -180,6 +182,7 @@ cudaError_t RunStream(const Call& call, cudaStream_t stream, int* resident) {
   if (plan.strategy != Strategy::kStream) return cudaErrorInvalidValue;
   Op op{};
   op.seconds = static_cast<Out*>(call.pairs.seconds);
+  op.log_sums = call.pairs.log_sums;
   const Load load{{static_cast<const In*>(call.inputs[0])}, rows.Elements()};
   const Store store{static_cast<Out*>(call.output)};
   return WithConstant<1, kVectorBytes / sizeof(In)>(plan.vector, [&](auto vector) {
@@ -218,7 +221,6 @@ cudaError_t Run(const Call& call, cudaStream_t stream, int* resident) {
     op.scale = static_cast<typename Op::T>(call.scale);
     op.zeros_are_masked = call.zeros_are_masked;
   }
-  if constexpr (requires { op.seconds; }) op.seconds = static_cast<Out*>(call.pairs.seconds);
   Load load;
   for (int i = 0; i < Op::kInputs; ++i) load.source[i] = static_cast<const In*>(call.inputs[i]);
   load.elements = rows.Elements();
@@ -418,9 +420,12 @@ cudaError_t Run(const Call& call, cudaStream_t stream, int* resident) {
 template <template <typename> class OpOf, typename In, typename Out>
 cudaError_t RunAs(const Call& call, cudaStream_t stream, int* resident) {
   using Op = typename OpForTypes<OpOf, In, Out>::Type;
-  if constexpr (requires(Op op) { op.seconds; }) {
-    if (call.pairs.log_sums)
-      return RunStream<typename Op::ForPairs::Type, In, Out>(call, stream, resident);
+  if constexpr (requires { typename MathFor<In, Out>::ForPairs; }) {
+    using Pairs = RowPairs<typename MathFor<In, Out>::ForPairs>;
+    constexpr bool kLogSumExp = std::is_same_v<Op, LogSumExp<MathFor<In, Out>>>;
+    if constexpr (kLogSumExp) {
+      if (call.pairs.seconds != nullptr) return RunPairs<Pairs, In, Out>(call, stream, resident);
+    }
   }
   if constexpr (kTakesTerms<Op>) {
     const Terms& terms = call.terms;

@@ -10,8 +10,8 @@
 
 namespace jax_softmax {
 
-// Two values for each row, of 16 bits in float32: the maximum is the output's, the other follows.
-struct RowPairs {
+// Two values for each row, of 16 bits in float32: see ops/row_pairs.h. The maxima are the output.
+struct PairsOfRows {
   void* seconds = nullptr;  // none if there is one value for each row
   bool log_sums = false;    // whether these are log-softmax's, or else softmax's
 };
@@ -25,7 +25,7 @@ struct Call {
   Terms terms = {};               // of ops that take them
   double scale = 1;               // of softmax_tangent
   bool zeros_are_masked = false;  // in softmax_tangent
-  RowPairs pairs = {};            // of logsumexp
+  PairsOfRows pairs = {};         // of logsumexp
 };
 
 // Starts the planned kernel on `stream`; returns what CUDA said, cudaErrorInvalidValue for a plan

@@ -194,26 +194,22 @@ struct NarrowInputMath : NarrowMath {
 struct NarrowInputSumMath : NarrowInputMath {
   static constexpr bool kPlainSums = false;
   JS_HD static float LogOfSum(float x) { return logf(x); }
-  // What ExpShifted(x, top) is too large by, to all digits: Exp2 has errors of its own. It is near
-  // 1 but for enormous tops.
-  JS_HD static float FactorOf(float top) {
-    const float power = fmaf(top, Scale(top), -Rounded(top));
-    const float series = 1 + power * (0.6931471806f + power * (0.2402265f + power * 0.0555041f));
-    return fabsf(power) < 0x1p-5f ? series : Exp2(power);
-  }
 };
 
-// The same of 16-bit inputs, whose difference is exact, or so large that the exponential is as good
-// as 0. A row's largest gets 1.
+// ExactMath of 16-bit inputs, of which a row's largest gets exactly 1. What rounding the difference
+// costs is put back where `top` is at least 1: beneath that it matters where |x| is 2^16 times as
+// large, which is the exponential of -16 at most. What is below the smallest normal number is 0.
 struct NarrowInputExactMath : ScalarMath<float> {
   static constexpr bool kExact = true;
   JS_HD static float ExpOfDifference(float x, float top) {
     constexpr float kLn2 = 0.6931471805599453f;
     const float difference = AtLeast(x - top, -200);
     const float power = difference * kLog2E;
-    const float rest = fmaf(difference, kLog2E, -power);  // that was rounded away
+    const float lost = fmaf(difference, kLog2E, -power);
+    const float low = fmaf(difference, ExactMath<float>::kLog2ELow * kLn2, lost * kLn2);
     const float e = Exp2(power);
-    return fmaf(e, fmaf(difference, ExactMath<float>::kLog2ELow * kLn2, rest * kLn2), e);
+    const float error = fmaxf(x - (difference + top), -0x1p-10f);  // less where e is 0
+    return fmaf(e, low + error, e);
   }
 
  private:
@@ -231,7 +227,6 @@ struct NarrowInputExactMath : ScalarMath<float> {
 
 // For float32 results of 16-bit inputs.
 struct WideningMath : ExactMath<float> {
-  static constexpr bool kWidens = true;
   using ForPairs = NarrowInputExactMath;
   using ForLogSums = NarrowInputSumMath;
 };

@@ -399,23 +399,9 @@ struct DirectStore {
                                       std::bool_constant<kLastUse> = {}) const {
     PackOf<Io>(y).template StoreGlobal<kLastUse>(target + offset);
   }
-  // A single element anywhere.
+  // A single element anywhere, or the result of a row.
   __device__ __forceinline__ void At(int64_t offset, T y) const {
     target[offset] = NarrowTo<Io>(y);
-  }
-  // The result of a row, where that is one value, or with kMayPair two if these are asked for.
-  template <bool kMayPair = true, typename Row>
-  __device__ __forceinline__ void OfRow(const Op& op, int64_t row, const Row& result) const {
-    if constexpr (requires { op.FirstValue(result); }) {
-      if (kMayPair && op.seconds != nullptr) {
-        At(row, op.FirstValue(result));
-        op.seconds[row] = op.SecondValue(result);
-      } else if constexpr (requires { op.Value(result); }) {
-        At(row, op.Value(result));
-      }
-    } else {
-      At(row, result);
-    }
   }
 };
 

@@ -85,26 +85,6 @@ __device__ __forceinline__ S SpreadReduce(const S& statistic) {
   return S(crossing);
 }
 
-// A statistic that lanes exchange as it is.
-template <typename S>
-struct Whole : S {
-  using Crossing = Whole;
-  Whole() = default;
-  __device__ __forceinline__ explicit Whole(const S& statistic) : S(statistic) {}
-  __device__ __forceinline__ Whole Cross() const { return *this; }
-};
-
-// The second statistic of a long row, whole if softmax is made of it. In kernels for short rows
-// that took up to 1.2 times as long (577 bf16 columns, H200, 2026-11).
-template <typename Op>
-__device__ __forceinline__ auto Wholly(const typename Op::Second& statistic) {
-  if constexpr (requires(Op op) { op.seconds; }) {
-    return Whole<typename Op::Second>(statistic);
-  } else {
-    return statistic;
-  }
-}
-
 // Merges all parts that a warp's lanes have.
 template <typename Op, int kParts>
 __device__ __forceinline__ Partial<Op> WarpMerge(const Op& op, const Partial<Op> (&parts)[kParts]) {
@@ -119,7 +99,7 @@ __device__ __forceinline__ Partial<Op> WarpMerge(const Op& op, const Partial<Op>
       op.Rescale(part.second, part.first, total.first);
       total.second.Merge(part.second);
     }
-    total.second = WarpReduce(Wholly<Op>(total.second));
+    total.second = WarpReduce(total.second);
   }
   return total;
 }

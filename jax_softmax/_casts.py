@@ -15,6 +15,8 @@ Lowered = tuple[Any, Operands]  # a lowering's context, and its operands
 NARROW = (jnp.dtype("bfloat16"), jnp.dtype("float16"))
 # That a search for conversions looks at: masked and scaled logits and their log-softmax are 20.
 MOST_VALUES = 32
+# What `register_seeing` has seen where these are one operand more.
+OF_NARROW = ("loads", "pairs")
 # What has no elements of its own, and what XLA fuses nothing across.
 SPREAD = {"stablehlo.broadcast_in_dim", "stablehlo.constant", "stablehlo.iota"}
 BARRIER = "stablehlo.optimization_barrier"
@@ -155,9 +157,9 @@ def _narrow_dtype(value: Any) -> Any:
 def bound_and_loaded(ctx: Any, operands: Operands, seen: str | None) -> tuple[Lowered, Lowered]:
     """What a primitive is bound to and what its kernels load, each with the context to lower it in.
 
-    These differ where the last operand is what the first one was converted from: `seen="loads"`.
+    These differ where the last operand is what the first one was converted from.
     """
-    if seen != "loads":
+    if seen not in OF_NARROW:
         return (ctx, operands), (ctx, operands)
     (*avals, aval), (*values, value) = ctx.avals_in, operands
     bound = ctx.replace(avals_in=avals), (*values,)

@@ -25,7 +25,7 @@ class Choice(NamedTuple):
     implementation: str
     reason: str
     batch_invariant: bool = True  # whether the kernels' plan must not depend on the number of rows
-    pairs: bool = False  # whether the kernels reduce rows to two values, of which XLA makes the rest
+    pairs: bool = False  # whether a kernel makes two values of each row, and XLA the rest of these
 
     def is_batch_invariant(self, asked: bool | None) -> bool:
         """The same, once the caller's `batch_invariant` is heard."""
@@ -34,6 +34,13 @@ class Choice(NamedTuple):
 
 class Few(NamedTuple):
     """So many columns or more, so few rows: XLA's code, which spreads each over the device."""
+
+    columns: int
+    rows: int
+
+
+class Longer(NamedTuple):
+    """More columns, and more rows."""
 
     columns: int
     rows: int
@@ -93,27 +100,6 @@ class Slabs(NamedTuple):
     wide_most_bytes: int
 
 
-class Pairs(NamedTuple):
-    """Rows of 16 bits in float32 that kernels reduce to two values each.
-
-    XLA makes softmax or log-softmax of the 16 bits and these, with what reads it. In memory the
-    result is twice what it is made of: with a cast back the kernels that write it take 1.2 to 2.5
-    times as long, without 0.3 to 1.1 times. jax.nn's code takes 1.2 to 3 times as long
-    (benchmarks/results/h200-mixed-pairs.json, and h200-mixed-pairs-across.json).
-    """
-
-    columns: dict[str, int]  # by op: along the last axis more than these
-    # Along another axis, in softmax: the fewest vectors side by side, so many of which are wide;
-    # the fewest columns of narrow and of wide ones; the most, and of many wide rows.
-    vectors: int
-    wide: int
-    narrow_columns: int
-    wide_columns: int
-    most_columns: int
-    most_of_many: int
-    many: int
-
-
 class Rule(NamedTuple):
     """Where XLA's code is the faster one in a graph, and what a block of the kernels may keep.
 
@@ -157,10 +143,16 @@ class Rule(NamedTuple):
     widened: dict[str, int]
     # The same along another axis, from so many columns on: of 1,024 XLA takes 0.7 of the time of
     # kernel and cast, 1.2 of the kernel's, of 21 columns 0.9 and 1.9, and fuses with derivatives
-    # (benchmarks/results/h200-graph-casts.json). What is softmax's, and makes no pairs, takes 0.8
-    # of jax.nn's speed by kernels, with a cast back 0.3 to 0.8 (h200-mixed-pairs-across.json).
+    # (benchmarks/results/h200-graph-casts.json). Softmax by kernels has 0.3 to 1.0 times jax.nn's
+    # speed with a cast back, without it 0.4 to 2.1 times (h200-mixed-across.json).
     widened_across: dict[str, int]
-    pairs: Pairs
+    # By op: longer rows along the last axis, of 16 bits in float32, are two values each by a
+    # kernel, and XLA makes the elements of these with what reads them, where there are more rows
+    # than one for `split_columns` of theirs: one block has each. That has 1.0 to 3.4 times jax.nn's
+    # speed, 0.5 to 2.7 for log-softmax of up to 14,000 columns and for few rows. The kernels that
+    # write a result, twice the bytes of what it is made of, take 1.1 to 2.1 times as long with a
+    # cast back, and without it 0.3 to 1.2 times (benchmarks/results/h200-mixed-pairs.json).
+    pairs: dict[str, Longer]
     terms_columns: int  # fewer are read one by one
     # Columns along another axis, where XLA's one kernel makes float32 logits with their bias and
     # ours take it from there: 0.6 to 1.0 of the time of XLA's code for all of it, with fewer or
@@ -268,16 +260,7 @@ RULES = {
             "masked_log_softmax": ONE_KERNEL,
         },
         widened_across={"log_softmax": 2**7, "softmax": 0},
-        pairs=Pairs(
-            columns={"softmax": 14_000, "log_softmax": ONE_KERNEL},
-            vectors=2,
-            wide=4,
-            narrow_columns=33,
-            wide_columns=17,
-            most_columns=2**11,
-            most_of_many=2**12,
-            many=2**10,
-        ),
+        pairs={"softmax": Longer(14_000, 2**7), "log_softmax": Longer(ONE_KERNEL, 0)},
         terms_columns=32,
         biased=range(32, 2**9 + 1),
         long=2**15,
@@ -406,24 +389,6 @@ def _keeps_slabs(op: str, shape: tuple[int, ...], axis: int, dtype: Any, rule: S
     return slabs * slab >= (max(least, rule.wide_bytes[inputs]) if wide else least)
 
 
-def _makes_pairs(op: str, shape: tuple[int, ...], axis: int, dtype: Any, rule: Rule) -> bool:
-    columns, inner, vector = shape[axis], math.prod(shape[axis + 1 :]), 16 // dtype.itemsize
-    pairs = rule.pairs
-    if op not in pairs.columns or columns == 0:
-        return False
-    rows = math.prod(shape) // columns
-    if inner == 1:
-        # Log-softmax's kernels have a block for each row, softmax's may split few ones.
-        many = op == "softmax" or rows > columns // rule.split_columns
-        return many and columns > pairs.columns[op]
-    if op != "softmax" or inner % vector != 0 or inner < pairs.vectors * vector:
-        return False
-    wide = inner >= pairs.wide * vector
-    fewest = pairs.wide_columns if wide else pairs.narrow_columns
-    most = pairs.most_of_many if wide and rows >= pairs.many else pairs.most_columns
-    return fewest <= columns <= most
-
-
 def choose(
     op: str,
     shape: tuple[Any, ...],
@@ -460,18 +425,23 @@ def choose(
         few_rows = max(few_rows, columns // rule.split_columns)
     are_few = 0 < elements <= few_rows * columns
     derivative = family == "softmax" and op not in FORWARD
-    if widened and output_dtype.itemsize == 4 and _makes_pairs(op, shape, axis, dtype, rule):
-        rows = choose("logsumexp", shape, axis, dtype, output_dtype, platform)
-        if elements <= rule.elements or (last and rows.implementation == "xla"):
-            return rows
-        why = "float32 made of 16 bits: kernels reduce the rows, XLA fuses what is made of these"
-        return Choice(platform, why, rows.batch_invariant, pairs=True)
     if last:
         fuses = columns <= rule.widened.get(op, 0)
     else:
         fuses = columns >= rule.widened_across.get(op, math.inf)
-    if widened and output_dtype.itemsize == 4 and (derivative or fuses):
-        return Choice("xla", "float32 made of 16 bits: XLA fuses that, and maybe the way back")
+    longer = rule.pairs.get(op, Longer(columns, 0))
+    rows = max(longer.rows, columns // rule.split_columns)
+    too_few = elements <= max(rows * columns, rule.elements)
+    pairs = last and columns > longer.columns and not too_few
+    # Of few long rows of softmax XLA's code is the faster one, but for those that may be split.
+    fuses |= op == "softmax" and too_few and not (are_few and columns >= rule.long)
+    if widened and output_dtype.itemsize == 4:
+        if derivative or fuses:
+            why = "float32 made of 16 bits: XLA fuses that, and maybe the way back"
+            return Choice("xla", why)
+        if pairs:
+            why = "float32 made of 16 bits: a kernel reduces rows, XLA fuses what is made of them"
+            return Choice(platform, why, pairs=True)
     splits = are_few or batch_invariant is False
     if splits and last and family != "terms" and columns >= rule.long:
         why = f"rows of {rule.long} or more, of which few may be split"

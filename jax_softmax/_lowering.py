@@ -11,7 +11,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import mlir
 
 from . import _choice, _native
-from ._casts import bound_and_loaded, cast_before, logits_of, rounded, was_narrow
+from ._casts import OF_NARROW, bound_and_loaded, cast_before, logits_of, rounded, was_narrow
 from ._reference import ONE_KERNEL, ONE_KERNEL_ALONE, is_one_kernel, is_sharded, row_pairs
 
 Reference = Callable[..., jax.Array]
@@ -21,9 +21,6 @@ Rule = Callable[..., Any]
 OF_OPERAND = ("log_softmax_tangent", "log_softmax_cotangent")
 # Those of a result and a tangent or cotangent.
 DERIVATIVES = ("softmax_tangent", *OF_OPERAND)
-
-# What is seen of 16 bits that are one operand more.
-OF_NARROW = ("loads", "pairs")
 
 # What plain JAX is not told.
 OF_CHOICE = ("strategy", "batch_invariant", "selected")
@@ -289,8 +286,7 @@ def _lower(
     **params: Any,
 ) -> Any:
     if seen == "pairs":
-        request = {"op": op, "here": here, "batch_invariant": batch_invariant}
-        return _lower_by_pairs(ctx, operands, **request, **params)
+        return _lower_by_pairs(ctx, operands, op=op, axis=params["axis"], dtype=params["dtype"])
     (ctx, operands), loaded = bound_and_loaded(ctx, operands, seen)
     backend, alone = "xla" if seen == "xla" else backend, one_device(ctx)
     request = {"op": op, "per_row": per_row, "here": here, "alone": alone, "backend": backend}
@@ -318,39 +314,24 @@ def _lower(
     return function(loaded[0], *loaded[1])
 
 
-def _lower_by_pairs(
-    ctx: Any,
-    operands: Sequence[Any],
-    *,
-    op: str,
-    here: str,
-    axis: int,
-    dtype: Any,
-    strategy: str,
-    batch_invariant: bool | None,
-    **params: Any,
-) -> Any:
+def _lower_by_pairs(ctx: Any, operands: Sequence[Any], *, op: str, axis: int, dtype: Any) -> Any:
     """Softmax or log-softmax in float32 of 16 bits, of which a call makes two values for each row.
 
     XLA computes the elements with what reads them: in memory they would be twice their logits.
     """
-    del params
-    *_, x = operands
-    (*_, aval), log = ctx.avals_in, op == "log_softmax"
-    request = {"axis": axis, "dtype": dtype, "strategy": strategy}
-    choice = fastest("logsumexp", [aval], here, batch_invariant, **request)
-    request["batch_invariant"] = choice.is_batch_invariant(batch_invariant)
-    request["workspace"] = 0 if log else _workspace("logsumexp", [aval], **request)
+    log = op == "log_softmax"
+    request = {"axis": axis, "dtype": dtype, "strategy": "auto", "batch_invariant": True}
 
     def lowered(x: jax.Array) -> jax.Array:
-        last, moved = x.ndim - 1, jnp.moveaxis(x, axis, -1)
-        of_rows = row_pairs_p.bind(moved, logical_axis=last, log_sums=log, **request)
-        largest, second = (jnp.expand_dims(values, axis) for values in of_rows[:2])
+        moved = jnp.moveaxis(x, axis, -1)
+        request["logical_axis"] = x.ndim - 1
+        of_rows = row_pairs_p.bind(moved, **request, workspace=0, log_sums=log)
+        largest, second = (jnp.expand_dims(values, axis) for values in of_rows)
         shifted = x.astype(dtype) - largest
         return shifted - second if log else jnp.exp(shifted) * second
 
-    ctx = ctx.replace(avals_in=[aval])
-    return mlir.lower_fun(lowered, multiple_results=False)(ctx, x)
+    ctx = ctx.replace(avals_in=ctx.avals_in[-1:])
+    return mlir.lower_fun(lowered, multiple_results=False)(ctx, operands[-1])
 
 
 def fastest(
@@ -537,12 +518,7 @@ def _lower_call(
 
 def _lower_row_pairs(ctx: Any, x: Any, *, log_sums: bool, **params: Any) -> Any:
     del params
-
-    def lowered(x: jax.Array) -> list[jax.Array]:
-        scratch = [jnp.zeros(a.shape, a.dtype) for a in ctx.avals_out[2:]]
-        return [*row_pairs(x, log_sums=log_sums), *scratch]
-
-    return mlir.lower_fun(lowered, multiple_results=True)(ctx, x)
+    return mlir.lower_fun(partial(row_pairs, log_sums=log_sums), multiple_results=True)(ctx, x)
 
 
 def _partitioning(shapes: Sequence[tuple[Any, ...]], operands: int) -> dict[str, Any]:
@@ -583,6 +559,6 @@ def _factor(i: int) -> str:
     return letters[i] if i < len(letters) else f"z_{i - len(letters) + 1}"
 
 
-# A call on a GPU, plain JAX elsewhere.
+# A call on a GPU. Elsewhere, where only tests have the rule that asks for it, plain JAX.
 row_pairs_p = call_primitive("row_pairs", per_row=True, values=2, platform="cuda")
 mlir.register_lowering(row_pairs_p, _lower_row_pairs)

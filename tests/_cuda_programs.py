@@ -70,7 +70,6 @@ FUSED_ON = tuple(
 # Of a float32 copy of 16 bits that two values of each row are made of: shapes and axes.
 MIXED = (
     ("softmax", (256, 32_000), 1),
-    ("softmax", (64, 128, 64), 1),
     ("log_softmax", (2048, 32_000), 1),
 )
 ABSMAX = (

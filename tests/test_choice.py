@@ -284,46 +284,36 @@ def test_what_was_16_bits_is_xlas_where_it_fuses_the_conversion(op):
 
 
 @pytest.mark.parametrize("op", FORWARD)
-def test_what_was_16_bits_is_xlas_along_another_axis_in_log_softmax(op):
+def test_what_was_16_bits_is_xlas_along_another_axis(op):
     def chosen(columns, dtype, **flags):
         dtypes = [jnp.dtype("bfloat16"), jnp.dtype(dtype)]
-        return _choice.choose(op, (64, columns, 512), 1, *dtypes, "cuda", **flags)
+        return _choice.choose(op, (64, columns, 512), 1, *dtypes, "cuda", **flags).implementation
 
-    expected = ("xla", False) if op == "log_softmax" else ("cuda", True)
-    made = chosen(128, "float32", widened=True)
-    assert (made.implementation, made.pairs) == expected
-    for columns, dtype in ((127, "float32"), (128, "bfloat16")):
-        assert chosen(columns, dtype, widened=True).implementation == "cuda"
-    assert chosen(128, "float32").implementation == "cuda"
+    assert chosen(128, "float32", widened=True) == "xla"
+    assert chosen(127, "float32", widened=True) == ("cuda" if op == "log_softmax" else "xla")
+    assert chosen(128, "bfloat16", widened=True) == chosen(128, "float32") == "cuda"
 
 
 MADE_OF_PAIRS = [  # op, shape, axis, and who has that of 16 bits in float32
     ("softmax", (1000, 14_000), 1, "xla"),
     ("softmax", (1000, 14_001), 1, "pairs"),
     ("softmax", (8, 16_384), 1, "xla"),  # a launch costs more than so few elements
-    ("softmax", (9, 16_384), 1, "pairs"),
-    ("softmax", (8, 32_768), 1, "pairs of few"),
-    ("softmax", (64, 32_768), 1, "pairs of few"),
-    ("softmax", (65, 32_768), 1, "pairs"),
-    ("softmax", (255, 262_144), 1, "pairs of few"),
-    ("softmax", (257, 262_144), 1, "pairs"),
+    ("softmax", (128, 16_384), 1, "xla"),
+    ("softmax", (129, 16_384), 1, "pairs"),
+    ("softmax", (16, 32_768), 1, "split"),
+    ("softmax", (17, 32_768), 1, "xla"),
+    ("softmax", (128, 32_768), 1, "xla"),
+    ("softmax", (129, 32_768), 1, "pairs"),
+    ("softmax", (256, 262_144), 1, "xla"),
+    ("softmax", (257, 1, 262_144, 1), 2, "pairs"),
     ("log_softmax", (1000, 4096), 1, "xla"),
     ("log_softmax", (1000, 4097), 1, "pairs"),
+    ("log_softmax", (4, 32_768), 1, "split"),
     ("log_softmax", (32, 32_768), 1, "cuda"),
-    ("log_softmax", (33, 32_768), 1, "pairs of few"),
-    ("log_softmax", (65, 32_768), 1, "pairs"),
-    ("softmax", (1000, 17, 32), 1, "pairs"),
-    ("softmax", (1000, 16, 32), 1, "xla"),
-    ("softmax", (1000, 17, 24), 1, "xla"),
-    ("softmax", (1000, 33, 16), 1, "pairs"),
-    ("softmax", (1000, 33, 8), 1, "xla"),
-    ("softmax", (1000, 33, 36), 1, "xla"),
-    ("softmax", (1000, 2048, 16), 1, "pairs"),
-    ("softmax", (1000, 2049, 16), 1, "xla"),
-    ("softmax", (31, 2049, 32), 1, "xla"),
-    ("softmax", (32, 2049, 32), 1, "pairs"),
-    ("softmax", (32, 4096, 32), 1, "pairs"),
-    ("softmax", (32, 4097, 32), 1, "xla"),
+    ("log_softmax", (33, 32_768), 1, "pairs"),
+    ("softmax", (1000, 100, 64), 1, "xla"),
+    ("softmax", (1000, 16_384, 64), 1, "xla"),
+    ("log_softmax", (1000, 100, 64), 1, "cuda"),
     ("masked_softmax", (1000, 16_384), 1, "cuda"),
 ]
 
@@ -337,8 +327,8 @@ def test_rows_of_16_bits_in_float32_may_be_two_values(case):
         return _choice.choose(op, shape, axis, *dtypes, "cuda", **flags)
 
     made = chosen(widened=True)
-    pairs = "pairs of few"[: 5 if made.batch_invariant else None]
-    assert (pairs if made.pairs else made.implementation) == expected
+    kernels = "pairs" if made.pairs else "cuda" if made.batch_invariant else "split"
+    assert (kernels if made.implementation == "cuda" else "xla") == expected
     invariant = chosen(widened=True, batch_invariant=True)
     assert (invariant.implementation, invariant.pairs) == ("cuda", False)
     assert not chosen().pairs

@@ -9,6 +9,7 @@ import pytest
 from _support import device_of, native_module
 from _truth import BACKWARD, FORWARD, TRUTH, assert_right, wide
 from conftest import GPU
+from jax import export
 
 import jax_softmax
 from jax_softmax import _choice
@@ -16,18 +17,14 @@ from jax_softmax import _choice
 DTYPES = ("bfloat16", "float16")
 PAIRS = [  # op, shape, axis
     ("softmax", (130, 16_384), 1),
-    ("softmax", (40, 14_001), 1),
-    ("softmax", (66, 32_771), 1),  # few long rows, which may be split
-    ("softmax", (2, 3, 131_072), 2),
-    ("softmax", (9, 200, 128), 1),
-    ("softmax", (5, 40, 16, 48), 1),
-    ("softmax", (64, 33, 80), 1),
-    ("softmax", (300, 40, 24), 1),
-    ("softmax", (3, 2051, 512), 1),
+    ("softmax", (140, 14_001), 1),
+    ("softmax", (2, 70, 32_771), 2),
+    ("softmax", (140, 131_079), 1),  # a cluster's blocks for each row
+    ("softmax", (140, 1, 16_384, 1), 2),
     ("log_softmax", (130, 16_384), 1),
     ("log_softmax", (50, 5001), 1),
     ("log_softmax", (3, 100, 4104), 2),
-    ("log_softmax", (140, 131_079), 1),  # a cluster's blocks for each row
+    ("log_softmax", (140, 131_079), 1),
 ]
 each_op = pytest.mark.parametrize("op", FORWARD)
 
@@ -51,10 +48,19 @@ def rows(kind: str, shape, axis) -> np.ndarray:
     if kind == "peaked":
         largest = np.abs(x).max(axis, keepdims=True) * 4
         x[(slice(None),) * axis + (slice(5, 6),)] = largest + 17
-    return {"normal": x, "wide": 8 * x, "peaked": 4 * x, "constant": np.full(shape, -0.1)}[kind]
+    if kind == "two values":
+        # Of many alike, errors are alike: those of their difference from the largest, and of its
+        # product with a logarithm. In one row they are as much as it, in another a third.
+        x[...] = -0.0869140625
+        x[(slice(None),) * axis + (slice(9, 10),)] = 6.8125
+        x[0] -= 0.25
+        x[1][x[1] < 1] = 0.07
+    return {"normal": x, "wide": 8 * x, "peaked": 4 * x, "two values": x}.get(
+        kind, np.full(shape, -0.1)
+    )
 
 
-@pytest.mark.parametrize("kind", ["normal", "wide", "peaked", "constant"])
+@pytest.mark.parametrize("kind", ["normal", "wide", "peaked", "two values", "constant"])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("case", PAIRS, ids=str)
 def test_results_have_the_digits_of_float32(case, dtype, kind, platform):
@@ -66,24 +72,30 @@ def test_results_have_the_digits_of_float32(case, dtype, kind, platform):
     calls = program.as_text().count("jax_softmax.row_pairs")
     assert calls == (platform == "cuda")
     assert program.as_text().count("custom_call @jax_softmax") == calls
-    assert_right(op, program.compile()(x), x, axis=axis, context=f"{dtype} {kind}")
+    y = program.compile()(x)
+    assert_right(op, y, x, axis=axis, context=f"{dtype} {kind}")
+    if op == "softmax":
+        np.testing.assert_allclose(wide(y).sum(axis), 1, rtol=0, atol=5e-7)
 
 
 @each_op
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_special_rows(op, dtype, platform):
-    x = np.zeros((140, 16_384), "float32")
+@pytest.mark.parametrize("columns", [16_384, 131_079])
+def test_special_rows(op, dtype, columns, platform):
+    x = np.zeros((140, columns), "float32")
     x[0, 3], x[1, 5], x[2], x[3, 16_383] = np.nan, np.inf, -np.inf, -np.inf
     x[4], x[4, 9] = -np.inf, 2
     x[5], x[6] = -6e4, 6e4
     x[7], x[7, 100] = -6e4, 6e4
     x = jnp.asarray(x, dtype)
-    y = jax.jit(functools.partial(of_float32, op))(x)
+    program = jax.jit(functools.partial(of_float32, op)).lower(x)
+    assert program.as_text().count("jax_softmax.row_pairs") == (platform == "cuda")
+    y = program.compile()(x)
     assert_right(op, y, x, axis=1)
     assert np.isnan(y[:3]).all() and not np.isnan(y[3:]).any()
 
 
-@pytest.mark.parametrize("case", [PAIRS[0], PAIRS[1], PAIRS[4], *PAIRS[9:12]], ids=str)
+@pytest.mark.parametrize("case", [*PAIRS[:3], *PAIRS[5:8]], ids=str)
 @pytest.mark.parametrize("back", [False, True], ids=["float32", "16 bits"])
 def test_derivatives(case, back, platform):
     op, shape, axis = case
@@ -103,7 +115,8 @@ def test_derivatives(case, back, platform):
     for got, name in zip(jax.jit(derivatives)(x, t), (BACKWARD[op], forward), strict=True):
         want = TRUTH[name](y, wide(t), axis)
         error = np.abs(wide(got) - want)
-        assert (error <= 2.0**-8 * np.abs(want) + 1e-6 * np.abs(want).max()).all()
+        rounding = 2.0**-8 if got.dtype.itemsize == 2 else 2e-5
+        assert (error <= rounding * np.abs(want) + 1e-6 * np.abs(want).max()).all()
 
 
 @each_op
@@ -111,8 +124,9 @@ def test_batched(op, platform):
     x = jnp.asarray(np.random.default_rng(2).standard_normal((4, 40, 15_000)), "bfloat16")
     f = functools.partial(of_float32, op)
     for axis in (0, 1):
-        got = jax.jit(jax.vmap(f, axis, axis))(x)
-        assert_right(op, got, x, axis=2)
+        program = jax.jit(jax.vmap(f, axis, axis)).lower(x)
+        assert program.as_text().count("jax_softmax.") == (platform == "cuda")
+        assert_right(op, program.compile()(x), x, axis=2)
 
 
 @each_op
@@ -125,6 +139,19 @@ def test_who_asks_for_more_gets_the_kernels(op, platform):
         program = jax.jit(functools.partial(of_float32, op, **options)).lower(x).as_text()
         assert f"custom_call @jax_softmax.{op}." in program
         assert "row_pairs" not in program
+
+
+@pytest.mark.gpu
+@each_op
+def test_export(op):
+    x = jnp.asarray(rows("normal", (130, 16_384), 1), "bfloat16")
+    program = jax.jit(functools.partial(of_float32, op))
+    unchecked = [export.DisabledSafetyCheck.custom_call("jax_softmax.row_pairs.v3")]
+    made = export.export(program, disabled_checks=unchecked)(x)
+    loaded = export.deserialize(made.serialize())
+    np.testing.assert_array_equal(loaded.call(x), program(x))
+    with pytest.raises(ValueError, match=r"jax_softmax\.row_pairs\.v3"):
+        export.export(program)(x)
 
 
 @pytest.mark.gpu

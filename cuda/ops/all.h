@@ -7,5 +7,6 @@
 #include "log_softmax_tangent.h"
 #include "logsumexp.h"
 #include "masked.h"
+#include "row_pairs.h"
 #include "softmax.h"
 #include "softmax_tangent.h"

@@ -44,7 +44,7 @@ __global__ void __launch_bounds__(kSplitThreads)
     const Partial<Op> total = MergeParts<kSplitMostParts>(op, workspace + row * parts, parts);
     const auto result = op.Close(total.first, total.second);
     if constexpr (kPerRow<Op>) {
-      if (threadIdx.x == 0) store.OfRow(op, row, result);
+      if (threadIdx.x == 0) store.At(row, result);
     } else {
       for (; k < slice.packs; k += kBatch * kSplitThreads) {
         if (k >= kBatch * kSplitThreads) fetch(k);
@@ -175,7 +175,7 @@ __global__ void __launch_bounds__(kSplitThreads, kSplitResident)
       if (index >= count || threadIdx.x % group > 0) continue;
       const auto result = op.Close(total.first, total.second);
       if constexpr (kPerRow<Op>) {
-        store.OfRow(op, row, result);
+        store.At(row, result);
       } else {
         results[index] = result;
       }

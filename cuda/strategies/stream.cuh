@@ -17,6 +17,18 @@ template <typename Op>
 inline constexpr bool kFitsStreamScratch =
     kStreamThreads<Op> / kWarpLanes * sizeof(typename Op::First::Crossing) <= kScratchBytes / 2;
 
+// Stores the value of a row, or both.
+template <typename Op, typename Store>
+__device__ __forceinline__ void StoreOfRow(const Op& op, const Store& store, int64_t row,
+                                           const typename Op::Row& result) {
+  if constexpr (requires { op.seconds; }) {
+    store.At(row, result.max);
+    op.seconds[row] = result.second;
+  } else {
+    store.At(row, result);
+  }
+}
+
 template <typename Op, typename Load, typename Store, int kVector, bool kWhole>
 __global__ void __launch_bounds__(kStreamThreads<Op>,
                                   StreamBlocks(kStreamThreads<Op>, kTakesTerms<Op>))
@@ -105,13 +117,13 @@ __global__ void __launch_bounds__(kStreamThreads<Op>,
     part.first = BlockReduce(part.first, scratch);
     if constexpr (Op::kSweeps == 2) {
       op.Rescale(part.second, own, part.first);
-      part.second = BlockReduce(Wholly<Op>(part.second), scratch + kScratchBytes / 2);
+      part.second = BlockReduce(part.second, scratch + kScratchBytes / 2);
     }
     cluster.Merge(op, part, of_block[turn]);
 
     const auto result = CloseRow(op, of_row, part.first, part.second);
     if constexpr (kPerRow<Op>) {
-      if (cluster.rank == 0 && threadIdx.x == 0) store.OfRow(op, queue.row, result);
+      if (cluster.rank == 0 && threadIdx.x == 0) StoreOfRow(op, store, queue.row, result);
     } else {
       // Backwards: what was read last is still in the cache.
 #pragma unroll 1
@@ -196,9 +208,9 @@ __global__ void __launch_bounds__(kStreamThreads<Op>, StreamBlocks(kStreamThread
     part.first = BlockReduce(part.first, shared[turn]);
     if constexpr (Op::kSweeps == 2) {
       op.Rescale(part.second, own, part.first);
-      part.second = BlockReduce(Wholly<Op>(part.second), shared[turn] + kScratchBytes / 2);
+      part.second = BlockReduce(part.second, shared[turn] + kScratchBytes / 2);
     }
-    if (threadIdx.x == 0) store.OfRow(op, row, op.Close(part.first, part.second));
+    if (threadIdx.x == 0) StoreOfRow(op, store, row, op.Close(part.first, part.second));
     row = next_row;
     window = next;
   }
