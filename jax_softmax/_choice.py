@@ -149,9 +149,10 @@ class Rule(NamedTuple):
     # By op: longer rows along the last axis, of 16 bits in float32, are two values each by a
     # kernel, and XLA makes the elements of these with what reads them, where there are more rows
     # than one for `split_columns` of theirs: one block has each. That has 1.0 to 3.4 times jax.nn's
-    # speed, 0.5 to 2.7 for log-softmax of up to 14,000 columns and for few rows. The kernels that
-    # write a result, twice the bytes of what it is made of, take 1.1 to 2.1 times as long with a
-    # cast back, and without it 0.3 to 1.2 times (benchmarks/results/h200-mixed-pairs.json).
+    # speed, 0.5 to 2.0 for log-softmax of up to 14,000 columns or few rows, and 0.5 where squares
+    # of 16,384 columns are summed. The kernels that write a result, twice the bytes of what it is
+    # made of, take 1.1 to 1.8 times as long with a cast back, and without it 0.3 to 1.0 times
+    # (benchmarks/results/h200-mixed-pairs.json).
     pairs: dict[str, Longer]
     terms_columns: int  # fewer are read one by one
     # Columns along another axis, where XLA's one kernel makes float32 logits with their bias and
