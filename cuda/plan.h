@@ -500,7 +500,7 @@ inline constexpr int64_t kSplitBytes = 16 * 1024 * 1024;
 // Of values for each row, which one block takes 13 us for at 128,256 bf16 columns: 64 of these rows
 // took 7.1 us, by "stream" 13.7, and 128 rows 14.9 and 14.0, in the same file.
 inline constexpr int64_t kSplitValueRows = 64;
-// Of longer rows more: as many as these are of their columns. 264 rows of 262,144 bf16 columns took
+// Of longer rows more: one for so many of their columns. 264 rows of 262,144 bf16 columns took
 // 44 us, by "stream" 54, 528 rows 77 and 74, 400 rows of a million 207 and 231
 // (h200-split-values.json).
 inline constexpr int64_t kSplitValueColumns = 1024;
