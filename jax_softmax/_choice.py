@@ -426,21 +426,20 @@ def choose(
         few_rows = max(few_rows, columns // rule.split_columns)
     are_few = 0 < elements <= few_rows * columns
     derivative = family == "softmax" and op not in FORWARD
-    if last:
-        fuses = columns <= rule.widened.get(op, 0)
-    else:
-        fuses = columns >= rule.widened_across.get(op, math.inf)
-    longer = rule.pairs.get(op, Longer(columns, 0))
-    rows = max(longer.rows, columns // rule.split_columns)
-    too_few = elements <= max(rows * columns, rule.elements)
-    pairs = last and columns > longer.columns and not too_few
-    # Of few long rows of softmax XLA's code is the faster one, but for those that may be split.
-    fuses |= op == "softmax" and too_few and not (are_few and columns >= rule.long)
     if widened and output_dtype.itemsize == 4:
+        longer = rule.pairs.get(op, Longer(columns, 0))
+        rows = max(longer.rows, columns // rule.split_columns)
+        too_few = elements <= max(rows * columns, rule.elements)
+        if last:
+            fuses = columns <= rule.widened.get(op, 0)
+        else:
+            fuses = columns >= rule.widened_across.get(op, math.inf)
+        # Of few long rows of softmax XLA's code is the faster one, but for those that may be split.
+        fuses |= op == "softmax" and too_few and not (are_few and columns >= rule.long)
         if derivative or fuses:
             why = "float32 made of 16 bits: XLA fuses that, and maybe the way back"
             return Choice("xla", why)
-        if pairs:
+        if last and columns > longer.columns and not too_few:
             why = "float32 made of 16 bits: a kernel reduces rows, XLA fuses what is made of them"
             return Choice(platform, why, pairs=True)
     splits = are_few or batch_invariant is False

@@ -321,11 +321,10 @@ def _lower_by_pairs(ctx: Any, operands: Sequence[Any], *, op: str, axis: int, dt
     """
     log = op == "log_softmax"
     request = {"axis": axis, "dtype": dtype, "strategy": "auto", "batch_invariant": True}
+    request |= {"logical_axis": ctx.avals_in[-1].ndim - 1, "workspace": 0, "log_sums": log}
 
     def lowered(x: jax.Array) -> jax.Array:
-        moved = jnp.moveaxis(x, axis, -1)
-        request["logical_axis"] = x.ndim - 1
-        of_rows = row_pairs_p.bind(moved, **request, workspace=0, log_sums=log)
+        of_rows = row_pairs_p.bind(jnp.moveaxis(x, axis, -1), **request)
         largest, second = (jnp.expand_dims(values, axis) for values in of_rows)
         shifted = x.astype(dtype) - largest
         return shifted - second if log else jnp.exp(shifted) * second

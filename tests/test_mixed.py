@@ -6,9 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from _support import device_of, native_module
 from _truth import BACKWARD, FORWARD, TRUTH, assert_right, wide
-from conftest import GPU
 from jax import export
 
 import jax_softmax
@@ -29,13 +27,11 @@ PAIRS = [  # op, shape, axis
 each_op = pytest.mark.parametrize("op", FORWARD)
 
 
-@pytest.fixture(params=["cpu", pytest.param("cuda", marks=GPU)])
-def platform(request, monkeypatch):
+@pytest.fixture
+def platform(backend, monkeypatch):
     """A platform with the rule; on the CPU plain JAX stands for the kernels."""
-    native_module(request.param)
-    monkeypatch.setattr(_choice, "RULES", {request.param: _choice.RULES["cuda"]})
-    with jax.default_device(device_of(request.param)):
-        yield request.param
+    monkeypatch.setattr(_choice, "RULES", {backend: _choice.RULES["cuda"]})
+    return backend
 
 
 def of_float32(op, x, axis=-1, **options):
@@ -50,7 +46,7 @@ def rows(kind: str, shape, axis) -> np.ndarray:
         x[(slice(None),) * axis + (slice(5, 6),)] = largest + 17
     if kind == "two values":
         # Of many alike, errors are alike: those of their difference from the largest, and of its
-        # product with a logarithm. In one row they are as much as it, in another a third.
+        # product with a logarithm. Two rows have another two.
         x[...] = -0.0869140625
         x[(slice(None),) * axis + (slice(9, 10),)] = 6.8125
         x[0] -= 0.25
