@@ -101,14 +101,16 @@ ffi::Error RunPairs(cudaStream_t stream, int32_t ordinal, ffi::RemainingArgs arg
              logical_axis, strategy, batch_invariant);
 }
 
-auto Binding() {
-  return WithRequest(ffi::Ffi::Bind()
-                         .Ctx<ffi::PlatformStream<cudaStream_t>>()
-                         .Ctx<ffi::DeviceOrdinal>()
-                         .RemainingArgs()
-                         .Ret<ffi::AnyBuffer>()
-                         .RemainingRets());
+// With one result, after which there may be others.
+auto BindingToResult() {
+  return ffi::Ffi::Bind()
+      .Ctx<ffi::PlatformStream<cudaStream_t>>()
+      .Ctx<ffi::DeviceOrdinal>()
+      .RemainingArgs()
+      .Ret<ffi::AnyBuffer>();
 }
+
+auto Binding() { return WithRequest(BindingToResult().RemainingRets()); }
 
 template <OpKind kOp>
 auto BoundTo() {
@@ -144,13 +146,7 @@ struct Cuda {
 };
 
 XLA_FFI_Error* HandlePairs(XLA_FFI_CallFrame* frame) {
-  static const auto handler = WithRequest(ffi::Ffi::Bind()
-                                              .Ctx<ffi::PlatformStream<cudaStream_t>>()
-                                              .Ctx<ffi::DeviceOrdinal>()
-                                              .RemainingArgs()
-                                              .Ret<ffi::AnyBuffer>()
-                                              .Ret<ffi::AnyBuffer>()
-                                              .RemainingRets())
+  static const auto handler = WithRequest(BindingToResult().Ret<ffi::AnyBuffer>().RemainingRets())
                                   .Attr<bool>("log_sums")
                                   .To(RunPairs, {ffi::Traits::kCmdBufferCompatible});
   return handler->Call(frame);

@@ -420,12 +420,9 @@ cudaError_t Run(const Call& call, cudaStream_t stream, int* resident) {
 template <template <typename> class OpOf, typename In, typename Out>
 cudaError_t RunAs(const Call& call, cudaStream_t stream, int* resident) {
   using Op = typename OpForTypes<OpOf, In, Out>::Type;
-  if constexpr (requires { typename MathFor<In, Out>::ForPairs; }) {
-    using Pairs = RowPairs<typename MathFor<In, Out>::ForPairs>;
-    constexpr bool kLogSumExp = std::is_same_v<Op, LogSumExp<MathFor<In, Out>>>;
-    if constexpr (kLogSumExp) {
-      if (call.pairs.seconds != nullptr) return RunPairs<Pairs, In, Out>(call, stream, resident);
-    }
+  if constexpr (std::is_same_v<Op, LogSumExp<WideningMath>>) {
+    using Pairs = RowPairs<WideningMath::ForPairs>;
+    if (call.pairs.seconds != nullptr) return RunPairs<Pairs, In, Out>(call, stream, resident);
   }
   if constexpr (kTakesTerms<Op>) {
     const Terms& terms = call.terms;
