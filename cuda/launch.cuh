@@ -64,8 +64,7 @@ cudaError_t LaunchKernel(void (*kernel)(Args...), const Plan& plan, cudaStream_t
     attribute.val.cooperative = 1;
     config.numAttrs = 1;
   }
-  if (plan.cluster_blocks > 1) {
-    const unsigned blocks = plan.cluster_blocks;
+  if (const unsigned blocks = plan.cluster_blocks * plan.abreast; blocks > 1) {
     attribute.id = cudaLaunchAttributeClusterDimension;
     attribute.val.clusterDim = {blocks, 1, 1};
     config.numAttrs = 1;

@@ -154,6 +154,7 @@ struct Plan {
   int threads = 0;             // per block
   int64_t blocks = 0;          // in the grid
   int cluster_blocks = 1;      // that share a row
+  int abreast = 1;             // blocks that start together, what they read being side by side
   int lanes_per_row = 0;       // threads that share a row
   bool overlaps = false;       // its second kernel may start before the first ends (split)
   bool stays = false;          // clusters take one row after another: no more than are resident
@@ -396,9 +397,10 @@ inline constexpr int kClusterNotesBytes = 2 * kClusterThreads / kWarpLanes * kCl
 inline constexpr int kRingAlone = 4, kRingTeams = 2, kRingReducers = 7, kRingWriters = 6;
 inline constexpr int kRingThreads =
     kWarpLanes * (kRingAlone + kRingTeams * (kRingReducers + kRingWriters));
-inline constexpr int kRingPacks = 8;           // that a thread reduces at a time, over all inputs
-inline constexpr int kRingCopies = 3;          // under way
-inline constexpr int kLinePacks = 8;           // vectors of a line of the cache
+inline constexpr int kRingPacks = 8;   // that a thread reduces at a time, over all inputs
+inline constexpr int kRingCopies = 3;  // under way
+inline constexpr int kLinePacks = 8;   // vectors of a line of the cache
+inline constexpr int kLineBytes = kLinePacks * kVectorBytes;
 inline constexpr int kRingPlacesBytes = 4096;  // for what is known of places
 // As many parts as have room at a time, and the most of one, of all inputs: what that many have
 // room for in the shared memory of compute capability 9.0, and of one input in 16 bits and whole
@@ -545,6 +547,22 @@ constexpr bool SharesPanels(const Problem& p) {
   const int64_t bytes = p.rows.columns * kVectorBytes * p.inputs;  // of a lane
   const int most = p.inputs > 1 ? 96 : SizeOf(p.dtype) == 2 ? 92 : 80;
   return bytes * kPanelFewestLanes > most * 1024;
+}
+// Neighbouring panels of a block each, and of half a line of the cache, start together: both ask
+// for the same lines. Of [64, 1024, 1024] softmax took 77.0 us alone and 73.0 so in bf16, 144.8 and
+// 135.1 in float32, by four neighbours 74.0 and 136.2 (H200, 2026-11). Such panels are then faster
+// than whole ones from so many columns on, as long as a multiprocessor has room for two: where
+// neighbours are whole lines, where they are not, and of a value for each row; but where results
+// are narrower, and less than half a line (benchmarks/results/h200-panel-abreast.json).
+inline constexpr int kPanelAbreast = 2;
+inline constexpr int kPanelHalfColumns = 256, kPanelHalfOddColumns = 577;
+inline constexpr int kPanelHalfValuesColumns = 512;
+constexpr bool PrefersHalfPanels(const Problem& p) {
+  const bool whole_lines = p.rows.inner * SizeOf(p.dtype) % kLineBytes == 0;
+  const bool narrow = SizeOf(p.dtype) == 2;
+  if (IsPerRow(p.op)) return narrow && whole_lines && p.rows.columns >= kPanelHalfValuesColumns;
+  if (SizeOf(p.out_dtype) < SizeOf(p.dtype)) return false;
+  return p.rows.columns >= (whole_lines ? kPanelHalfColumns : kPanelHalfOddColumns);
 }
 // About what a thread takes of a row.
 constexpr int PanelColumns(int inputs) { return inputs == 1 ? 20 : 8; }
@@ -1241,6 +1259,17 @@ constexpr Plan PanelThatFits(const Problem& p, const Device& device, int lanes, 
   return panel;
 }
 
+constexpr int PanelFewestSlices(int lanes) {
+  return std::max(kPanelFewestSlices, kWarpLanes / lanes);
+}
+// Of a panel that a block has alone.
+constexpr int PanelSlices(const Problem& p, int lanes) {
+  const int64_t columns = std::max<int64_t>(p.rows.columns, 1);
+  const int64_t slices = PowerOfTwoFrom(CeilDiv(columns, PanelColumns(p.inputs)));
+  return static_cast<int>(
+      std::clamp<int64_t>(slices, PanelFewestSlices(lanes), kPanelThreads / lanes));
+}
+
 // Whether so many neighbours fill panels of that width.
 constexpr bool FillPanels(int64_t neighbours, int64_t width) {
   return neighbours * kPanelFullest >= CeilDiv(neighbours, width) * width * kPanelFull;
@@ -1286,11 +1315,31 @@ constexpr Plan SharedPanelPlan(const Problem& p, const Device& device, const Pla
   return best;
 }
 
+// Has neighbours start together where there are more than the device has room for: fewer do anyway.
+constexpr Plan InCompany(const Problem& p, const Device& device, Plan panel) {
+  const bool is_half = panel.rows_per_block < kLinePacks * panel.vector;
+  if (panel.refusal != nullptr || device.cluster_blocks < kPanelAbreast || !is_half) return panel;
+  const int room = device.shared_per_multiprocessor / (panel.shared_bytes + device.shared_reserved);
+  const int full = PanelResident(SizeOf(p.dtype), SizeOf(p.out_dtype)) * kPanelThreads;
+  const int64_t resident = std::min(full / panel.threads, room);
+  if (panel.blocks <= resident * device.multiprocessors) return panel;
+  panel.abreast = kPanelAbreast;
+  panel.blocks = CeilDiv(panel.blocks, kPanelAbreast) * kPanelAbreast;
+  return panel;
+}
+
 constexpr Plan PanelPlan(const Problem& p, const Device& device, Plan plan) {
   if (p.rows.inner % plan.vector != 0) {
     return Refuse(plan, "the inner dimension is not whole vectors");
   }
   const int64_t columns = std::max<int64_t>(p.rows.columns, 1);
+  if (device.cluster_blocks >= kPanelAbreast && PrefersHalfPanels(p)) {
+    const int slices = PanelSlices(p, kPanelFewestLanes);
+    const Plan half = PanelThatFits(p, device, kPanelFewestLanes, slices, slices, 1, plan);
+    const int two = 2 * (half.shared_bytes + device.shared_reserved);
+    const bool fits = half.refusal == nullptr && two <= device.shared_per_multiprocessor;
+    if (fits) return InCompany(p, device, half);
+  }
   if (device.cluster_blocks > 1 && !IsPerRow(p.op) && SharesPanels(p)) {
     return SharedPanelPlan(p, device, plan);
   }
@@ -1302,10 +1351,9 @@ constexpr Plan PanelPlan(const Problem& p, const Device& device, Plan plan) {
   }
   lanes = PanelLanes(p, lanes, plan.vector);
   while (lanes > kPanelFewestLanes && columns * lanes * kVectorBytes * p.inputs > most) lanes /= 2;
-  const int fewest = std::max(kPanelFewestSlices, kWarpLanes / lanes);
-  const int slices = static_cast<int>(std::clamp<int64_t>(
-      PowerOfTwoFrom(CeilDiv(columns, PanelColumns(p.inputs))), fewest, kPanelThreads / lanes));
-  return PanelThatFits(p, device, lanes, slices, fewest, 1, plan);
+  const int slices = PanelSlices(p, lanes);
+  const int fewest = PanelFewestSlices(lanes);
+  return InCompany(p, device, PanelThatFits(p, device, lanes, slices, fewest, 1, plan));
 }
 
 // How a block's threads share a slab.

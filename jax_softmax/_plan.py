@@ -23,6 +23,7 @@ class Plan:
     threads: int  # per block; on the CPU, rows are handed to XLA's thread pool instead: 1
     blocks: int  # in the grid; on the CPU, chunks of work
     cluster_blocks: int  # that share a row
+    abreast: int  # blocks of neighbouring rows that start together
     lanes_per_row: int  # threads (CPU: SIMD lanes) that share a row
     rows_per_block: int  # at a time
     vector_bytes: int  # per memory access

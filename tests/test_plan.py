@@ -207,15 +207,40 @@ def test_neighbours_that_fill_a_panel_badly_go_to_tiles():
 
 
 def test_panels_of_longer_rows_are_as_wide_as_neighbours_fill_them():
-    def lanes(columns, vectors, op="softmax"):
-        p = plan((1000, columns, 8 * vectors), "bfloat16", 1, op, device="H200")
+    def lanes(columns, vectors, op="softmax", device="H200"):
+        p = plan((1000, columns, 8 * vectors), "bfloat16", 1, op, device=device)
         assert p.strategy == "panel"
         return p.rows_per_block // 8
 
-    assert [lanes(400, n) for n in (4, 8, 12, 14, 16)] == [4, 8, 4, 8, 8]
+    # Without clusters.
+    assert [lanes(400, n, device="A100") for n in (4, 8, 12, 14, 16)] == [4, 8, 4, 8, 8]
+    assert [lanes(400, n) for n in (4, 8, 12, 14, 16)] == [4, 4, 4, 8, 4]  # 14 are no whole lines
     assert [lanes(1200, n, "softmax_tangent") for n in (8, 12)] == [8, 4]  # of clusters
-    assert lanes(576, 8) == 8 and lanes(577, 8) == 4  # three blocks a multiprocessor
+    assert lanes(576, 14) == 8 and lanes(577, 14) == 4  # three blocks a multiprocessor
     assert lanes(200, 12) == 8
+
+
+@pytest.mark.parametrize("op", ["softmax", "log_softmax_cotangent", "logsumexp"])
+def test_panels_of_half_a_line_start_together_with_a_neighbour(op):
+    def abreast(outer, columns, inner, dtype="bfloat16", device="H200", **kwargs):
+        p = plan((outer, columns, inner), dtype, 1, op, device=device, **kwargs)
+        assert p.strategy == "panel"
+        # A row's bits do not depend on how many there are.
+        same = plan((1000, columns, inner), dtype, 1, op, device=device, **kwargs)
+        for fact in ("threads", "rows_per_block", "lanes_per_row"):
+            assert getattr(p, fact) == getattr(same, fact)
+        panels = outer * -(-inner // p.rows_per_block)
+        assert p.blocks == panels + panels % p.abreast
+        return p.abreast
+
+    assert [abreast(n, 640, 1024) for n in (1, 1000)] == [1, 2]
+    assert abreast(999, 640, 96) == 2  # three panels each: the last one has a block for company
+    assert abreast(1000, 640, 1024, "float32") in (1, 2)
+    assert abreast(1000, 200, 1024) == 1  # of whole lines
+    assert abreast(1000, 640, 1024, device="A100") == 1
+    if op != "logsumexp":
+        assert abreast(1000, 640, 1024, "float32") == 2
+        assert abreast(1000, 640, 1024, "float32", output_dtype="bfloat16") == 1
 
 
 @pytest.mark.parametrize("columns, inner, lanes", [(64, 2, 8), (64, 8, 4), (256, 8, 16)])
@@ -227,7 +252,7 @@ def test_lanes_of_a_tile_keep_out_of_each_others_banks(columns, inner, lanes):
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
 @pytest.mark.parametrize("op", ["softmax", "softmax_tangent"])
 def test_a_panel_that_one_block_has_no_room_for_goes_to_a_cluster(op, dtype):
-    longest = 768 if op == "softmax_tangent" else 1472 if dtype == "bfloat16" else 1280
+    longest = 832 if op == "softmax_tangent" else 1728  # two to a multiprocessor
 
     def chosen(columns, device="H200", outer=64):
         return plan((outer, columns, 1024), dtype, 1, op, device=device)

@@ -66,7 +66,7 @@ __global__ void __launch_bounds__(kPanelThreads, PanelResident(sizeof(typename L
   const int slices = 1 << log2_slices;
   const int slice = threadIdx.x >> log2_lanes;
   const int lane = threadIdx.x & (lanes - 1);
-  // There are at least as many blocks as panels, so that 32 bits do.
+  // There are about as many blocks as panels, so that 32 bits do.
   unsigned panel = blockIdx.x;
   int columns = static_cast<int>(rows.columns), first_column = 0, share = columns;
   const Cluster cluster;
@@ -78,6 +78,7 @@ __global__ void __launch_bounds__(kPanelThreads, PanelResident(sizeof(typename L
   }
   const unsigned panels = static_cast<unsigned>((rows.inner + width - 1) / width);
   const unsigned outer = panel / panels;
+  if (!kShared && outer >= rows.outer) return;  // the last one's company
   const int64_t inner = int64_t{panel - outer * panels} * width + lane * kVector;
   const int64_t base = (int64_t{outer} * rows.columns + first_column + slice) * rows.inner + inner;
   const int64_t step = slices * rows.inner;
