@@ -83,6 +83,22 @@ def was_narrow(value: Any) -> bool:
     return not pending
 
 
+def is_scattered(value: Any, functions: Any) -> bool:
+    """Whether a scatter wrote an array, as the transpose of picking a few of its elements does.
+
+    XLA fuses nothing with that. It may be in one of the module's `functions`.
+    """
+    while _name(value.owner) == "stablehlo.reshape":
+        value = value.owner.operands[0]
+    if _name(value.owner) == "func.call":
+        callee = value.owner.attributes["callee"].value
+        if callee not in functions:
+            return False
+        *_, returned = functions[callee].entry_block.operations
+        value = returned.operands[value.result_number]
+    return _name(value.owner) == "stablehlo.scatter"
+
+
 def logits_of(result: Any, other: Any) -> tuple[Any, ...]:
     """The float32 logits that XLA's code makes this softmax of, and what mask it is selected by.
 

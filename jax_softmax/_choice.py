@@ -400,12 +400,14 @@ def choose(
     *,
     batch_invariant: bool | None = None,
     widened: bool = False,
+    scattered: bool = False,
 ) -> Choice:
     """What runs `op`, a primitive's name, on a platform that has kernels for these dtypes.
 
     `shape` is that of the whole operand, however an automatic mesh shards it. `widened` says that a
     program has the operand in float32, and 16 bits before that; of a derivative, that all is that
-    its result and its tangent, or one of them, are computed from. "selected_" before a derivative's
+    its result and its tangent, or one of them, are computed from; `scattered` that a scatter wrote
+    that tangent. "selected_" before a derivative's
     name says that its tangent and its result are selected by a mask.
     """
     rule = RULES.get(platform)
@@ -465,6 +467,8 @@ def choose(
         for longest, most in rule.wide_terms if wide else rule.terms:
             if columns <= longest and elements <= most:
                 return Choice("xla", f"at most {most} elements, which XLA fuses")
+    if scattered and last:
+        return Choice(platform, "a scatter wrote the cotangent, and XLA fuses nothing with that")
     width = max(dtype.itemsize, output_dtype.itemsize)
     most = rule.columns.get((op, width), 0)
     if not last and in_slabs(op, shape, axis, dtype, output_dtype, rule.slabs):

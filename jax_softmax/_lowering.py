@@ -11,7 +11,15 @@ from jax.extend.core import Primitive
 from jax.interpreters import mlir
 
 from . import _choice, _native
-from ._casts import OF_NARROW, bound_and_loaded, cast_before, logits_of, rounded, was_narrow
+from ._casts import (
+    OF_NARROW,
+    bound_and_loaded,
+    cast_before,
+    is_scattered,
+    logits_of,
+    rounded,
+    was_narrow,
+)
 from ._reference import ONE_KERNEL, ONE_KERNEL_ALONE, is_one_kernel, is_sharded, row_pairs
 
 Reference = Callable[..., jax.Array]
@@ -57,7 +65,8 @@ def register_seeing(
     anyway, and a copy would be written and read again. "xla": XLA's code runs, which fuses these
     conversions and may fuse others behind it; softmax's derivative may have the logits, and their
     mask, as operands more. "pairs": a kernel reduces the rows of 16 bits, which are one operand
-    more, and XLA's code makes the rest of these. None: nothing.
+    more, and XLA's code makes the rest of these. "scattered": XLA fuses nothing with what a
+    derivative is given. None: nothing.
 
     Lowerings are cached as functions of their operands, which see nothing of what made these, and
     those that are not cannot be for several platforms (jax 0.10 to 0.12): so there is a primitive
@@ -84,7 +93,8 @@ def register_seeing(
         request = {"here": here, "alone": alone} | params
         if primitive.name in DERIVATIVES:
             if decide(avals, **request) != "xla" or not any(map(was_narrow, operands[:2])):
-                return None, []
+                scattered = is_scattered(operands[1], ctx.module_context.symbol_table)
+                return "scattered" if scattered else None, []
             fuses = is_one_kernel(avals[0], params["axis"], ONE_KERNEL_ALONE)
             anew = primitive.name == "softmax_tangent" and fuses
             more = logits_of(*operands) if anew else ()
@@ -243,6 +253,7 @@ def _choose(
     backend: str | None,
     batch_invariant: bool | None,
     widened: bool,
+    scattered: bool = False,
     zeros_are_masked: bool = False,
     selected: bool = False,
     scale: float = 1.0,
@@ -265,7 +276,8 @@ def _choose(
     from_result = op in OF_OPERAND and len(operands) == 2
     case = f"masked_{op}" if zeros_are_masked or from_result else op
     case = f"selected_{op}" if selected else case
-    choice = fastest(case, read, here, batch_invariant, widened=widened, **params)
+    seen = {"widened": widened, "scattered": scattered}
+    choice = fastest(case, read, here, batch_invariant, **seen, **params)
     if batch_invariant is None and not choice.batch_invariant and not alone:
         # Few rows: if the axis is sharded after all, to gather it costs more than they do.
         choice = choice._replace(implementation="xla")
@@ -290,7 +302,8 @@ def _lower(
     (ctx, operands), loaded = bound_and_loaded(ctx, operands, seen)
     backend, alone = "xla" if seen == "xla" else backend, one_device(ctx)
     request = {"op": op, "per_row": per_row, "here": here, "alone": alone, "backend": backend}
-    request |= {"batch_invariant": batch_invariant, "widened": seen is not None}
+    request |= {"batch_invariant": batch_invariant, "scattered": seen == "scattered"}
+    request |= {"widened": seen not in (None, "scattered")}
     choice = _choose(loaded[0].avals_in, **request, **params)
     if choice.implementation != here:
         if op == "logsumexp":
@@ -342,14 +355,14 @@ def fastest(
     axis: int,
     dtype: Any,
     strategy: str,
-    widened: bool = False,
+    **seen: bool,
 ) -> _choice.Choice:
-    """What `implementation=None` stands for."""
+    """What `implementation=None` stands for, where that was `seen` before the op."""
     assert strategy == "auto"
     if not all(_native.has_kernels(here, x.dtype, dtype) for x in operands):
         return _choice.Choice("xla", "there are no kernels for these dtypes")
     shape, wide = operands[0].shape, _widest(operands)
-    request = {"batch_invariant": batch_invariant, "widened": widened}
+    request = {"batch_invariant": batch_invariant} | seen
     return _choice.choose(op, shape, axis, wide, dtype, here, **request)
 
 

@@ -127,8 +127,19 @@ def chosen(mesh, name, dtype, columns) -> dict:
 
         return value_and_pull_back
 
+    def loss(f):
+        def of_picked(x, labels):
+            y = f(x).reshape(-1, 2, columns)
+            return jnp.take_along_axis(y, labels.reshape(-1, 2, 1), -1).sum(dtype="float32")
+
+        return jax.value_and_grad(of_picked)
+
     wide = x.update(dtype="float32")
+    labels = x.update(shape=(ROWS,), dtype="int32")
+    picked, of_jax_nn = (compiled(loss(f), x, labels) for f in (default, getattr(jax.nn, name)))
     return {
+        "picked": [count_calls(picked), count_calls(picked, f"{name}_.*?")],
+        "kernels of picked": [kernels(picked), kernels(of_jax_nn)],
         "forward": count_calls(compiled(between(default), x)),
         "kernels": kernels(compiled(between(default), x)),
         "of jax.nn": kernels(compiled(between(getattr(jax.nn, name)), x)),

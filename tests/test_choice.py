@@ -237,6 +237,19 @@ def test_the_rule_of_other_ops(op, shape, axis, expected):
         assert _choice.choose(*problem, "cpu").implementation == "cpu"
 
 
+@pytest.mark.parametrize("op", GRADIENT)
+def test_what_a_scatter_wrote_has_the_kernels_derivative_along_the_last_axis(op):
+    def chosen(shape, axis=1, dtype="float32", **kwargs):
+        return _choice.choose(op, shape, axis, *[jnp.dtype(dtype)] * 2, "cuda", **kwargs)
+
+    for shape in ((MANY, 16), (4096, 1000), (MANY, 256)):
+        assert chosen(shape).implementation == "xla"
+        assert chosen(shape, scattered=True).implementation == "cuda"
+    # As of any other: few elements, few long rows, two columns along another axis.
+    for shape, axis in (((100, 1000), 1), ((8, 50_000), 1), ((MANY, 2, 3), 1)):
+        assert chosen(shape, axis, scattered=True) == chosen(shape, axis)
+
+
 @pytest.mark.parametrize("op", ["masked_softmax", "biased_log_softmax"])
 def test_the_rule_of_terms_in_16_and_32_bits(op):
     def chosen(shape, dtype, output_dtype=None):
@@ -512,6 +525,38 @@ def test_a_program_follows_the_rule(name, request_):
     # The rule sees the shape under vmap, and the axis along which it reduces.
     assert counts(jax.vmap(lambda x: f(x)), short) == ((0, 0) if by_rule else (1, 0))
     assert counts(lambda x: f(x.T, axis=0), short) == (1, 0)
+
+
+PICKS = {  # results of labels: by a function that is a program's own, by indices, of other shapes
+    "take_along_axis": lambda y, i: jnp.take_along_axis(y, i[:, None], 1),
+    "indices": lambda y, i: y[jnp.arange(y.shape[0]), i],
+    "reshaped": lambda y, i: jnp.take_along_axis(
+        y.reshape(-1, 2, y.shape[1]), i.reshape(-1, 2, 1), 2
+    ),
+}
+
+
+@pytest.mark.usefixtures("cpu_has_the_rule")
+@pytest.mark.parametrize("name", FORWARD)
+@pytest.mark.parametrize("pick", PICKS)
+def test_in_a_program_the_derivative_of_what_labels_pick_is_the_kernels(name, pick):
+    x = np.random.default_rng(0).normal(size=(1024, 256)).astype("float32")
+    labels = np.arange(1024) % 256
+
+    def gradient(library, *, more=False):
+        def loss(x, labels):
+            y = getattr(library, name)(x)
+            picked = PICKS[pick](y, labels).sum()
+            return picked + y.sum() if more else picked
+
+        return jax.grad(loss)
+
+    hlo = compiled(gradient(jax_softmax), x, labels)
+    assert count_calls(hlo, name) == 0 and count_calls(hlo, BACKWARD[name]) == 1
+    got, want = (jax.jit(gradient(library))(x, labels) for library in (jax_softmax, jax.nn))
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+    # Nothing is known of a sum of that and something else.
+    assert count_calls(compiled(gradient(jax_softmax, more=True), x, labels)) == 0
 
 
 @pytest.mark.usefixtures("cpu_has_the_rule")
