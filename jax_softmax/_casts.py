@@ -112,18 +112,26 @@ def logits_of(result: Any, other: Any) -> tuple[Any, ...]:
         if keep.type.shape != result.type.shape or not _is_zero(masked):
             return ()
         mask = (keep,)
-    if _name(quotient.owner) != "stablehlo.divide":
-        return ()
-    e, total = quotient.owner.operands
-    total = _before_spreading(total)
-    if _name(total.owner) != "stablehlo.reduce" or total.owner.operands[0] != e:
-        return ()
-    if _name(e.owner) != "stablehlo.exponential":
+    e, _ = exponentials_of(quotient, other) or (None, None)
+    if e is None or (mask and _is_made_of(other, result)):
         return ()
     (difference,) = e.owner.operands
-    if _name(difference.owner) != "stablehlo.subtract" or _is_made_of(other, result):
+    if _name(difference.owner) != "stablehlo.subtract":
         return ()
     return (difference.owner.operands[0], *mask)
+
+
+def exponentials_of(result: Any, other: Any) -> tuple[Any, Any] | None:
+    """Those that XLA's code makes this softmax of, and the rows' sums of them; None as above."""
+    if _name(result.owner) != "stablehlo.divide":
+        return None
+    e, total = result.owner.operands
+    total = _before_spreading(total)
+    if _name(total.owner) != "stablehlo.reduce" or total.owner.operands[0] != e:
+        return None
+    if _name(e.owner) != "stablehlo.exponential" or _is_made_of(other, result):
+        return None
+    return e, total
 
 
 def _is_made_of(value: Any, other: Any) -> bool:

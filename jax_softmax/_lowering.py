@@ -15,12 +15,22 @@ from ._casts import (
     OF_NARROW,
     bound_and_loaded,
     cast_before,
+    exponentials_of,
     is_scattered,
     logits_of,
     rounded,
     was_narrow,
 )
-from ._reference import ONE_KERNEL, ONE_KERNEL_ALONE, is_one_kernel, is_sharded, row_pairs
+from ._reference import (
+    FEWEST_OF_PARTS,
+    ONE_KERNEL,
+    ONE_KERNEL_ALONE,
+    is_last,
+    is_one_kernel,
+    is_sharded,
+    row_pairs,
+    tangent_of_parts,
+)
 
 Reference = Callable[..., jax.Array]
 Rule = Callable[..., Any]
@@ -64,9 +74,10 @@ def register_seeing(
     "loads": kernels read the 16 bits, which are one operand more, as they compute in float32
     anyway, and a copy would be written and read again. "xla": XLA's code runs, which fuses these
     conversions and may fuse others behind it; softmax's derivative may have the logits, and their
-    mask, as operands more. "pairs": a kernel reduces the rows of 16 bits, which are one operand
-    more, and XLA's code makes the rest of these. "scattered": XLA fuses nothing with what a
-    derivative is given. None: nothing.
+    mask, as operands more. "parts": the same, and softmax's derivative is of the exponentials and
+    the rows' sums of them, which are operands more. "pairs": a kernel reduces the rows of 16 bits,
+    which are one operand more, and XLA's code makes the rest of these. "scattered": XLA fuses
+    nothing with what a derivative is given. None: nothing.
 
     Lowerings are cached as functions of their operands, which see nothing of what made these, and
     those that are not cannot be for several platforms (jax 0.10 to 0.12): so there is a primitive
@@ -95,11 +106,17 @@ def register_seeing(
             if decide(avals, **request) != "xla" or not any(map(was_narrow, operands[:2])):
                 scattered = is_scattered(operands[1], ctx.module_context.symbol_table)
                 return "scattered" if scattered else None, []
-            fuses = is_one_kernel(avals[0], params["axis"], ONE_KERNEL_ALONE)
-            anew = primitive.name == "softmax_tangent" and fuses
-            more = logits_of(*operands) if anew else ()
-            types = avals[0], avals[0].update(dtype=jnp.dtype(bool))
-            return "xla", list(zip(types, more, strict=False))
+            if primitive.name != "softmax_tangent":
+                return "xla", []
+            x, axis = avals[0], params["axis"]
+            if is_one_kernel(x, axis, ONE_KERNEL_ALONE):
+                types = x, x.update(dtype=jnp.dtype(bool))
+                return "xla", list(zip(types, logits_of(*operands), strict=False))
+            long = not is_last(x, axis) and x.shape[axis] >= FEWEST_OF_PARTS
+            plain = long and not params.get("zeros_are_masked")
+            parts = exponentials_of(*operands) if plain else None
+            types = x, without_axis(x, axis)
+            return ("parts" if parts else "xla"), list(zip(types, parts or (), strict=False))
         cast, aval = cast_before(operands[0], avals[0]) or (None, None)
         if cast is None:
             return None, []
@@ -111,6 +128,9 @@ def register_seeing(
         ctx = ctx.replace(avals_in=[*ctx.avals_in, *(aval for aval, _ in more)])
         operands = (*operands, *(operand for _, operand in more))
         bind = partial(seeing.bind, seen=seen, **params)
+        if seen == "parts":
+            of_parts = {k: params[k] for k in ("axis", "dtype", "scale") if k in params}
+            bind = partial(tangent_of_parts, **of_parts)
         return mlir.lower_fun(bind, multiple_results=seeing.multiple_results)(ctx, *operands)
 
     seeing.def_effectful_abstract_eval(abstract_eval)

@@ -698,6 +698,38 @@ def _back(y):
 
 @pytest.mark.usefixtures("cpu_has_the_rule")
 @pytest.mark.parametrize(
+    "consumer, from_parts",
+    [(_back, True), (lambda y: y, True), (lambda y: jnp.sum(y**2, 1), False)],
+)
+@pytest.mark.parametrize("shape, axis", [((64, 300, 24), 1), ((700, 200), 0), ((4, 128, 5, 99), 1)])
+def test_along_another_axis_softmaxs_derivative_in_mixed_precision_is_of_its_exponentials(
+    shape, axis, consumer, from_parts
+):
+    def forward(library):
+        return lambda x: consumer(library.softmax(x.astype("float32"), axis))
+
+    def both_passes(library):
+        def of(x, t):
+            y, pull_back = jax.vjp(forward(library), x)
+            return y, *pull_back(t)
+
+        return jax.jit(of)
+
+    x = jnp.asarray(3 * np.random.default_rng(0).normal(size=shape), "bfloat16")
+    out = jax.eval_shape(forward(jax.nn), x)
+    t = jnp.cos(jnp.arange(math.prod(out.shape))).reshape(out.shape).astype(out.dtype)
+    lowered = both_passes(jax_softmax).lower(x, t)
+    assert count_calls(lowered.compile().as_text()) == 0
+    # The rows' factor is a quotient more.
+    assert lowered.as_text().count("stablehlo.divide") == 1 + from_parts
+    results = (both_passes(library)(x, t) for library in (jax_softmax, jax.nn))
+    for got, want in zip(*results, strict=True):
+        got, want = np.float32(got), np.float32(want)
+        np.testing.assert_allclose(got, want, atol=2**-8 * np.abs(want).max(), rtol=2**-7)
+
+
+@pytest.mark.usefixtures("cpu_has_the_rule")
+@pytest.mark.parametrize(
     "shape, axis, consumer, expected",
     [
         ((2048, 128), 1, _back, 1),
