@@ -537,9 +537,10 @@ constexpr int64_t PanelBytes(int inputs, int element_bytes) {
 }
 // What statistics and rounding up to whole slices may add to that.
 inline constexpr int kPanelMargin = 24 * 1024;
-// Panels that a cluster's blocks share: of one input where a multiprocessor has no memory for two
-// or three of four lanes, of two inputs where it has none for one of eight. Of 1,400 columns and
-// four lanes softmax of bf16 took 80.1 us in one block and 81.9 in two, of float32 150.0 and 145.3.
+// Panels that a cluster's blocks share, but for half panels that start together (below): of one
+// input where a multiprocessor has no memory for two or three of four lanes, of two inputs where it
+// has none for one of eight. Of 1,400 columns and four lanes, each alone, softmax of bf16 took 80.1
+// us in one block and 81.9 in two, of float32 150.0 and 145.3.
 inline constexpr std::array kPanelBlocks = {2, 3, 4, 5, 6, 7, 8, 16};
 inline constexpr int kPanelSharedLanes = 8;
 inline constexpr int kPanelWideBlocks = 8;  // with more lanes than the fewest, at most
@@ -552,8 +553,9 @@ constexpr bool SharesPanels(const Problem& p) {
 // for the same lines. Of [64, 1024, 1024] softmax took 77.0 us alone and 73.0 so in bf16, 144.8 and
 // 135.1 in float32, by four neighbours 74.0 and 136.2 (H200, 2026-11). Such panels are then faster
 // than whole ones from so many columns on, as long as a multiprocessor has room for two: where
-// neighbours are whole lines, where they are not, and of a value for each row; but where results
-// are narrower, and less than half a line (benchmarks/results/h200-panel-abreast.json).
+// neighbours are whole lines (benchmarks/results/h200-panel-abreast.json), where they are not, and
+// of a value for each row in 16 bits; but not where results are narrower, a quarter of a line
+// (h200-panel-halves.json).
 inline constexpr int kPanelAbreast = 2;
 inline constexpr int kPanelHalfColumns = 256, kPanelHalfOddColumns = 577;
 inline constexpr int kPanelHalfValuesColumns = 512;
@@ -1317,8 +1319,11 @@ constexpr Plan SharedPanelPlan(const Problem& p, const Device& device, const Pla
 
 // Has neighbours start together where there are more than the device has room for: fewer do anyway.
 constexpr Plan InCompany(const Problem& p, const Device& device, Plan panel) {
-  const bool is_half = panel.rows_per_block < kLinePacks * panel.vector;
-  if (panel.refusal != nullptr || device.cluster_blocks < kPanelAbreast || !is_half) return panel;
+  const bool shares_lines =
+      panel.rows_per_block < std::min(p.rows.inner, int64_t{kLinePacks} * panel.vector);
+  if (panel.refusal != nullptr || device.cluster_blocks < kPanelAbreast || !shares_lines) {
+    return panel;
+  }
   const int room = device.shared_per_multiprocessor / (panel.shared_bytes + device.shared_reserved);
   const int full = PanelResident(SizeOf(p.dtype), SizeOf(p.out_dtype)) * kPanelThreads;
   const int64_t resident = std::min(full / panel.threads, room);

@@ -88,10 +88,12 @@ def is_scattered(value: Any, functions: Any) -> bool:
 
     XLA fuses nothing with that. It may be in one of the module's `functions`.
     """
-    while _name(value.owner) == "stablehlo.reshape":
-        value = value.owner.operands[0]
-    if _name(value.owner) == "func.call":
-        callee = value.owner.attributes["callee"].value
+    while _name(value.owner) in ("stablehlo.reshape", "sdy.sharding_constraint", "func.call"):
+        made_by = value.owner
+        if _name(made_by) != "func.call":
+            value = made_by.operands[0]
+            continue
+        callee = made_by.attributes["callee"].value
         if callee not in functions:
             return False
         *_, returned = functions[callee].entry_block.operations
@@ -112,26 +114,30 @@ def logits_of(result: Any, other: Any) -> tuple[Any, ...]:
         if keep.type.shape != result.type.shape or not _is_zero(masked):
             return ()
         mask = (keep,)
-    e, _ = exponentials_of(quotient, other) or (None, None)
-    if e is None or (mask and _is_made_of(other, result)):
+    e, _ = _parts_of(quotient) or (None, None)
+    if e is None:
         return ()
     (difference,) = e.owner.operands
-    if _name(difference.owner) != "stablehlo.subtract":
+    if _name(difference.owner) != "stablehlo.subtract" or _is_made_of(other, result):
         return ()
     return (difference.owner.operands[0], *mask)
 
 
 def exponentials_of(result: Any, other: Any) -> tuple[Any, Any] | None:
     """Those that XLA's code makes this softmax of, and the rows' sums of them; None as above."""
-    if _name(result.owner) != "stablehlo.divide":
+    parts = _parts_of(result)
+    return None if parts is None or _is_made_of(other, result) else parts
+
+
+def _parts_of(quotient: Any) -> tuple[Any, Any] | None:
+    """Of a result of softmax's: what is reduced with its numerator is summed along the rows."""
+    if _name(quotient.owner) != "stablehlo.divide":
         return None
-    e, total = result.owner.operands
+    e, total = quotient.owner.operands
     total = _before_spreading(total)
     if _name(total.owner) != "stablehlo.reduce" or total.owner.operands[0] != e:
         return None
-    if _name(e.owner) != "stablehlo.exponential" or _is_made_of(other, result):
-        return None
-    return e, total
+    return (e, total) if _name(e.owner) == "stablehlo.exponential" else None
 
 
 def _is_made_of(value: Any, other: Any) -> bool:

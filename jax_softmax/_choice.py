@@ -406,9 +406,9 @@ def choose(
 
     `shape` is that of the whole operand, however an automatic mesh shards it. `widened` says that a
     program has the operand in float32, and 16 bits before that; of a derivative, that all is that
-    its result and its tangent, or one of them, are computed from; `scattered` that a scatter wrote
-    that tangent. "selected_" before a derivative's
-    name says that its tangent and its result are selected by a mask.
+    its result and its tangent, or one of them, are computed from. `scattered` says that a scatter
+    wrote a derivative's tangent, and "selected_" before its name that this and its result are
+    selected by a mask.
     """
     rule = RULES.get(platform)
     if is_short(op, shape[axis], platform):

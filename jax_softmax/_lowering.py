@@ -104,7 +104,8 @@ def register_seeing(
         request = {"here": here, "alone": alone} | params
         if primitive.name in DERIVATIVES:
             if decide(avals, **request) != "xla" or not any(map(was_narrow, operands[:2])):
-                scattered = is_scattered(operands[1], ctx.module_context.symbol_table)
+                # On an automatic mesh the kernel would gather an axis that may be sharded.
+                scattered = alone and is_scattered(operands[1], ctx.module_context.symbol_table)
                 return "scattered" if scattered else None, []
             if primitive.name != "softmax_tangent":
                 return "xla", []
@@ -129,8 +130,7 @@ def register_seeing(
         operands = (*operands, *(operand for _, operand in more))
         bind = partial(seeing.bind, seen=seen, **params)
         if seen == "parts":
-            of_parts = {k: params[k] for k in ("axis", "dtype", "scale") if k in params}
-            bind = partial(tangent_of_parts, **of_parts)
+            bind = partial(tangent_of_parts, axis=params["axis"], dtype=params["dtype"])
         return mlir.lower_fun(bind, multiple_results=seeing.multiple_results)(ctx, *operands)
 
     seeing.def_effectful_abstract_eval(abstract_eval)
@@ -296,8 +296,9 @@ def _choose(
     from_result = op in OF_OPERAND and len(operands) == 2
     case = f"masked_{op}" if zeros_are_masked or from_result else op
     case = f"selected_{op}" if selected else case
-    seen = {"widened": widened, "scattered": scattered}
-    choice = fastest(case, read, here, batch_invariant, **seen, **params)
+    choice = fastest(
+        case, read, here, batch_invariant, widened=widened, scattered=scattered, **params
+    )
     if batch_invariant is None and not choice.batch_invariant and not alone:
         # Few rows: if the axis is sharded after all, to gather it costs more than they do.
         choice = choice._replace(implementation="xla")
@@ -375,15 +376,25 @@ def fastest(
     axis: int,
     dtype: Any,
     strategy: str,
-    **seen: bool,
+    widened: bool = False,
+    scattered: bool = False,
 ) -> _choice.Choice:
-    """What `implementation=None` stands for, where that was `seen` before the op."""
+    """What `implementation=None` stands for."""
     assert strategy == "auto"
     if not all(_native.has_kernels(here, x.dtype, dtype) for x in operands):
         return _choice.Choice("xla", "there are no kernels for these dtypes")
     shape, wide = operands[0].shape, _widest(operands)
-    request = {"batch_invariant": batch_invariant} | seen
-    return _choice.choose(op, shape, axis, wide, dtype, here, **request)
+    return _choice.choose(
+        op,
+        shape,
+        axis,
+        wide,
+        dtype,
+        here,
+        batch_invariant=batch_invariant,
+        widened=widened,
+        scattered=scattered,
+    )
 
 
 def may_be_fused(

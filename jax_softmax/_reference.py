@@ -23,7 +23,8 @@ FEW_COLUMNS = 4
 # the time of two sums, 100,167 1.4 times that.
 LONGEST_OF_PAIRS = 2**15
 # The fewest columns along another axis of which softmax's derivative takes two sums at a time: of
-# 21 these took 128 us in place of 54, and of 40 54 in place of 45.
+# [200, 21, 4096] in float32 these took 128 us in place of 54, of [100, 40, 4096], back in 16 bits,
+# 54 in place of 45, though of others less (benchmarks/results/h200-mixed-parts.json).
 FEWEST_OF_PARTS = 128
 
 
@@ -248,20 +249,19 @@ def tangent_of_parts(
     total: jax.Array,
     *,
     axis: int,
-    scale: float = 1.0,
 ) -> jax.Array:
     """Softmax's, of the exponentials and the rows' sums of them that `y` is the quotient of.
 
     `y` is not read, so that XLA:GPU does not store it, or its exponentials, while it reduces, and
     both sums are one pass: in float32 made of 16 bits, with the value, [128, 256, 2048] takes
     352 us in place of 494, with a cast behind 233 in place of 275 and [16, 256, 2048] 32 in place
-    of 67 (benchmarks/results/h200-mixed-parts.json).
+    of 67 (benchmarks/results/h200-mixed-parts.json). A sum of `e * t` is as many times larger than
+    one of `y * t` as `total` is, and so much earlier infinite.
     """
     del y
     factor = 1 / jnp.expand_dims(total, axis)
     mean = jnp.sum(e * t, axis, keepdims=True) * factor
-    d = e * (factor * (t - mean))
-    return d if scale == 1 else scale * d
+    return e * (factor * (t - mean))
 
 
 def log_softmax_tangent(

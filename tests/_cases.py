@@ -34,6 +34,8 @@ WITHIN_A_PLAN = {
 ROWS, ROWS_IF_LONG, LONG = 21, 7, 8192
 # The columns and neighbours of panels that a cluster's blocks share, in whole and in unequal parts.
 SHARED = ((850, 64), (1731, 8), (1800, 40), (2048, 64), (3001, 72), (4099, 24), (9001, 16))
+# Panels that start together, in 16 bits an odd number of them: more than a device has room for.
+ABREAST = (201, 769, 96)
 # The same of rows that are split: vectors that begin and end inside a row's neighbours, parts of a
 # thread's sum, and neighbours for more than one block.
 SPLIT = ((30_001, 5), (6538, 29), (4097, 3), (2049, 2), (999, 1000), (300, 2056), (40_003, 16))
@@ -104,7 +106,7 @@ def problems(
     many += [((1009, 3, 40), 1)]
     if implementation == "cuda:panel":
         many += [((2, n, i), 1) for n, i in SHARED]
-        many += [((133, 769, 96), 1)]  # start together, an odd number of them in 16 bits
+        many += [(ABREAST, 1)]
     if implementation == "cuda:split":
         many += [((3, n, i), 1) for n, i in SPLIT]
     if implementation == "cuda:slab":

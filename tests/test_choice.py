@@ -533,6 +533,7 @@ PICKS = {  # results of labels: by a function that is a program's own, by indice
     "reshaped": lambda y, i: jnp.take_along_axis(
         y.reshape(-1, 2, y.shape[1]), i.reshape(-1, 2, 1), 2
     ),
+    "in a function": jax.jit(lambda y, i: jnp.take_along_axis(y, i[:, None], 1).reshape(-1)),
 }
 
 
@@ -555,8 +556,12 @@ def test_in_a_program_the_derivative_of_what_labels_pick_is_the_kernels(name, pi
     assert count_calls(hlo, name) == 0 and count_calls(hlo, BACKWARD[name]) == 1
     got, want = (jax.jit(gradient(library))(x, labels) for library in (jax_softmax, jax.nn))
     np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
-    # Nothing is known of a sum of that and something else.
+    # Nothing is known of a sum of that and something else, nor whether devices share an axis.
     assert count_calls(compiled(gradient(jax_softmax, more=True), x, labels)) == 0
+    mesh = jax.make_mesh((2,), ("a",), (AxisType.Auto,), devices=jax.devices("cpu")[:2])
+    sharded = jax.device_put(x, NamedSharding(mesh, P(None, "a")))
+    hlo = compiled(gradient(jax_softmax), sharded, labels)
+    assert count_calls(hlo) == 0 and "all-gather" not in hlo
 
 
 @pytest.mark.usefixtures("cpu_has_the_rule")
