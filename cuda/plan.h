@@ -1224,6 +1224,11 @@ constexpr int64_t WorkspaceBytes(const Problem& p, Strategy requested) {
 
 // ---- Any axis -----------------------------------------------------------------------------------
 
+// The plan's blocks that a multiprocessor's shared memory has room for at a time.
+constexpr int RoomFor(const Plan& plan, const Device& device) {
+  return device.shared_per_multiprocessor / (plan.shared_bytes + device.shared_reserved);
+}
+
 // A panel of so many lanes and slices, of whose columns each of `blocks` blocks has a part.
 constexpr Plan PanelOf(const Problem& p, const Device& device, int lanes, int slices, int blocks,
                        Plan plan) {
@@ -1304,9 +1309,8 @@ constexpr Plan SharedPanelPlan(const Problem& p, const Device& device, const Pla
       const int slices = kPanelThreads / lanes;
       const Plan plan = PanelThatFits(p, device, lanes, slices, slices / 2, blocks, blank);
       if (plan.refusal != nullptr) continue;
-      const int room =
-          device.shared_per_multiprocessor / (plan.shared_bytes + device.shared_reserved);
-      const int resident = std::min(PanelResident(SizeOf(p.dtype), SizeOf(p.out_dtype)), room);
+      const int most_resident = PanelResident(SizeOf(p.dtype), SizeOf(p.out_dtype));
+      const int resident = std::min(most_resident, RoomFor(plan, device));
       const int64_t columns = CeilDiv(p.rows.columns, blocks) * lanes * resident;
       const int64_t score = columns * (resident > 1 ? 5 : 3) * (wide ? 5 : 4);
       if (score * 50 <= most * 51) continue;
@@ -1324,9 +1328,8 @@ constexpr Plan InCompany(const Problem& p, const Device& device, Plan panel) {
   if (panel.refusal != nullptr || device.cluster_blocks < kPanelAbreast || !shares_lines) {
     return panel;
   }
-  const int room = device.shared_per_multiprocessor / (panel.shared_bytes + device.shared_reserved);
   const int full = PanelResident(SizeOf(p.dtype), SizeOf(p.out_dtype)) * kPanelThreads;
-  const int64_t resident = std::min(full / panel.threads, room);
+  const int64_t resident = std::min(full / panel.threads, RoomFor(panel, device));
   if (panel.blocks <= resident * device.multiprocessors) return panel;
   panel.abreast = kPanelAbreast;
   panel.blocks = CeilDiv(panel.blocks, kPanelAbreast) * kPanelAbreast;
@@ -1341,8 +1344,7 @@ constexpr Plan PanelPlan(const Problem& p, const Device& device, Plan plan) {
   if (device.cluster_blocks >= kPanelAbreast && PrefersHalfPanels(p)) {
     const int slices = PanelSlices(p, kPanelFewestLanes);
     const Plan half = PanelThatFits(p, device, kPanelFewestLanes, slices, slices, 1, plan);
-    const int two = 2 * (half.shared_bytes + device.shared_reserved);
-    const bool fits = half.refusal == nullptr && two <= device.shared_per_multiprocessor;
+    const bool fits = half.refusal == nullptr && RoomFor(half, device) >= 2;
     if (fits) return InCompany(p, device, half);
   }
   if (device.cluster_blocks > 1 && !IsPerRow(p.op) && SharesPanels(p)) {
@@ -1436,8 +1438,7 @@ constexpr Plan SlabPlan(const Problem& p, const Device& device, Plan plan) {
   const auto resident = [&](const Plan& of) {
     const int most =
         of.threads > kSlabManyThreads ? SlabResident(p.inputs, SizeOf(p.dtype)) : kSlabMostResident;
-    return std::min(most,
-                    device.shared_per_multiprocessor / (of.shared_bytes + device.shared_reserved));
+    return std::min(most, RoomFor(of, device));
   };
   const int wide = period > kSlabFewBlocksPeriod ? kSlabFewBlocks : device.cluster_blocks;
   // The plan of which the most is in a multiprocessor's memory at a time.
