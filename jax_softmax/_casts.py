@@ -1,8 +1,9 @@
-"""Conversions to float32 before a primitive, which its lowering sees: what made its operands.
+"""What made a primitive's operands, which its lowering sees: conversions to float32, for one.
 
 In mixed precision a softmax of 16 bits is often that of a float32 copy of them.
 """
 
+import operator
 from typing import Any
 
 import jax.numpy as jnp
@@ -22,7 +23,20 @@ SPREAD = {"stablehlo.broadcast_in_dim", "stablehlo.constant", "stablehlo.iota"}
 BARRIER = "stablehlo.optimization_barrier"
 MOVED = {"stablehlo.reshape", "stablehlo.transpose"}  # of all elements
 CUT = {"stablehlo.pad", "stablehlo.slice"}  # of some of them
-UNFUSED = {"stablehlo.convolution", "stablehlo.dot_general", BARRIER}
+PRODUCTS = {"stablehlo.convolution", "stablehlo.dot_general"}
+UNFUSED = PRODUCTS | {BARRIER}
+SUMS = {"stablehlo.add", "stablehlo.subtract"}
+ELEMENTWISE = SUMS | {
+    f"stablehlo.{name}"
+    for name in (
+        *("abs", "and", "atan2", "cbrt", "ceil", "clamp", "compare", "convert", "cosine"),
+        *("divide", "exponential", "exponential_minus_one", "floor", "log", "log_plus_one"),
+        *("logistic", "maximum", "minimum", "multiply", "negate", "not", "or", "power"),
+        *("reduce_precision", "remainder", "round_nearest_afz", "round_nearest_even", "rsqrt"),
+        *("select", "sign", "sine", "sqrt", "tan", "tanh", "xor"),
+    )
+}
+ELEMENTWISE |= {"chlo.erf", "chlo.erf_inv", "chlo.square"}
 
 
 def cast_before(operand: Any, aval: Any) -> tuple[Any, Any] | None:
@@ -83,22 +97,78 @@ def was_narrow(value: Any) -> bool:
     return not pending
 
 
-def is_scattered(value: Any, functions: Any) -> bool:
-    """Whether a scatter wrote an array, as the transpose of picking a few of its elements does.
+def is_fused(value: Any, functions: Any) -> bool:
+    """Whether XLA may have what made an array within the code that reads it."""
+    return bool(_makers(value, functions))
 
-    XLA fuses nothing with that. It may be in one of the module's `functions`.
+
+def is_scaled(value: Any, functions: Any) -> bool:
+    """The same, where what is made of the derivative by the array is more than that derivative."""
+    return any(map(_scales, _makers(value, functions)))
+
+
+def _makers(value: Any, functions: Any) -> list[Any]:
+    """The operations that made an array element by element; some of them may be in `functions`.
+
+    None where one of the first operands is a matrix product, within whose code XLA has them.
     """
-    while _name(value.owner) in ("stablehlo.reshape", "sdy.sharding_constraint", "func.call"):
+    makers, pending, seen, arguments = [], [value], {value}, {}
+    while pending and len(seen) <= MOST_VALUES:
+        value = pending.pop(0)
         made_by = value.owner
-        if _name(made_by) != "func.call":
-            value = made_by.operands[0]
-            continue
-        callee = made_by.attributes["callee"].value
-        if callee not in functions:
-            return False
-        *_, returned = functions[callee].entry_block.operations
-        value = returned.operands[value.result_number]
-    return _name(value.owner) == "stablehlo.scatter"
+        operands = []
+        if _name(made_by) in PRODUCTS:
+            return []
+        if value in arguments:
+            operands = [arguments[value]]
+        elif _name(made_by) == "func.call" and made_by.attributes["callee"].value in functions:
+            block = functions[made_by.attributes["callee"].value].entry_block
+            arguments |= zip(block.arguments, made_by.operands, strict=True)
+            *_, returned = block.operations
+            operands = [returned.operands[value.result_number]]
+        elif _name(made_by) in ELEMENTWISE:
+            makers.append(made_by)
+            operands = [v for v in made_by.operands if _shape(v) == _shape(value)]
+        elif _name(made_by) in SPREAD:
+            makers.append(made_by)
+        elif _name(made_by) in ("stablehlo.reshape", "sdy.sharding_constraint"):
+            operands = made_by.operands
+        operands = [v for v in operands if v not in seen]
+        pending += operands
+        seen.update(operands)
+    return makers
+
+
+def _scales(made_by: Any) -> bool:
+    if _name(made_by) == "stablehlo.convert":
+        widths = (v.type.element_type.width for v in (*made_by.operands, *made_by.results))
+        return operator.lt(*widths)  # what comes back is narrower: XLA would write that alone
+    return _name(made_by) not in SUMS | SPREAD
+
+
+def logits_within(result: Any) -> Any | None:
+    """The logits that XLA's code makes this softmax or log-softmax of; None of others' results."""
+    passed = {"convert", "divide", "exponential", "multiply", "reshape", "subtract", "transpose"}
+    passed = {f"stablehlo.{name}" for name in passed} | {"sdy.sharding_constraint"}
+    value = result
+    for _ in range(MOST_VALUES):
+        made_by = value.owner
+        if _name(made_by) not in passed:
+            return None
+        value, *others = made_by.operands
+        if _name(made_by) == "stablehlo.subtract" and _is_row_maximum(others[0], value):
+            widened = value.type != result.type and _name(value.owner) == "stablehlo.convert"
+            return value.owner.operands[0] if widened else value
+    return None
+
+
+def _is_row_maximum(value: Any, of: Any) -> bool:
+    made_by = _before_spreading(value).owner
+    if _name(made_by) != "stablehlo.maximum":  # with what it is at least
+        return False
+    return any(
+        _name(v.owner) == "stablehlo.reduce" and v.owner.operands[0] == of for v in made_by.operands
+    )
 
 
 def logits_of(result: Any, other: Any) -> tuple[Any, ...]:
@@ -118,7 +188,7 @@ def logits_of(result: Any, other: Any) -> tuple[Any, ...]:
     if e is None:
         return ()
     (difference,) = e.owner.operands
-    if _name(difference.owner) != "stablehlo.subtract" or _is_made_of(other, result):
+    if _name(difference.owner) != "stablehlo.subtract" or is_made_of(other, result):
         return ()
     return (difference.owner.operands[0], *mask)
 
@@ -126,7 +196,7 @@ def logits_of(result: Any, other: Any) -> tuple[Any, ...]:
 def exponentials_of(result: Any, other: Any) -> tuple[Any, Any] | None:
     """Those that XLA's code makes this softmax of, and the rows' sums of them; None as above."""
     parts = _parts_of(result)
-    return None if parts is None or _is_made_of(other, result) else parts
+    return None if parts is None or is_made_of(other, result) else parts
 
 
 def _parts_of(quotient: Any) -> tuple[Any, Any] | None:
@@ -140,7 +210,7 @@ def _parts_of(quotient: Any) -> tuple[Any, Any] | None:
     return (e, total) if _name(e.owner) == "stablehlo.exponential" else None
 
 
-def _is_made_of(value: Any, other: Any) -> bool:
+def is_made_of(value: Any, other: Any) -> bool:
     """Whether there is anything of the other array in this one, for all that a search finds."""
     pending, seen = [value], {value}
     while pending:

@@ -186,6 +186,13 @@ class Rule(NamedTuple):
     # Rows of whole vectors that fill less of the power of two that XLA pads them to are the
     # kernels': what XLA makes of them is several kernels, or one for which padding costs too much.
     filled: dict[tuple[str, int], float]
+    # The same where XLA may fuse a derivative with what makes its tangent, or the forward pass with
+    # what comes before it, and a derivative with what comes after it alone.
+    fused_filled: dict[tuple[str, int], float]
+    scaled_filled: dict[tuple[str, int], float]
+    # With what XLA may fuse before it, forward, rows of any length are XLA's, and along another
+    # axis those of so many columns or more.
+    fused_across: dict[tuple[str, int], int]
 
 
 # (platform, op): columns up to which XLA's code is the faster one for any number of rows: a CPU's
@@ -308,6 +315,9 @@ RULES = {
             ("softmax_tangent", 2): 0.8,
             **dict.fromkeys([(op, 2) for op in LOG_SOFTMAX], 0.55),
         },
+        fused_filled={("softmax_tangent", 2): 0.55},
+        scaled_filled={("softmax_tangent", 2): 0.8},
+        fused_across={("softmax", 4): 2**7, ("log_softmax", 4): 2**8},
     )
 }
 
@@ -400,15 +410,19 @@ def choose(
     *,
     batch_invariant: bool | None = None,
     widened: bool = False,
-    scattered: bool = False,
+    fused: bool = False,
+    scaled: bool = False,
+    apart: bool = False,
 ) -> Choice:
     """What runs `op`, a primitive's name, on a platform that has kernels for these dtypes.
 
     `shape` is that of the whole operand, however an automatic mesh shards it. `widened` says that a
     program has the operand in float32, and 16 bits before that; of a derivative, that all is that
-    its result and its tangent, or one of them, are computed from. `scattered` says that a scatter
-    wrote a derivative's tangent, and "selected_" before its name that this and its result are
-    selected by a mask.
+    its result and its tangent, or one of them, are computed from. `fused` says that XLA may have
+    what made the operand within its own code, of a derivative the tangent; `scaled`, of a
+    derivative, only what is made of it; either, that XLA's code made the result; `apart`, that
+    there is no such thing. "selected_" before a derivative's name says that its tangent and its
+    result are selected by a mask.
     """
     rule = RULES.get(platform)
     if is_short(op, shape[axis], platform):
@@ -467,15 +481,22 @@ def choose(
         for longest, most in rule.wide_terms if wide else rule.terms:
             if columns <= longest and elements <= most:
                 return Choice("xla", f"at most {most} elements, which XLA fuses")
-    if scattered and last:
-        return Choice(platform, "a scatter wrote the cotangent, and XLA fuses nothing with that")
     width = max(dtype.itemsize, output_dtype.itemsize)
+    if apart and last and derivative:
+        return Choice(platform, "XLA would fuse nothing with it")
+    if derivative and (fused or scaled):
+        too_empty = rule.fused_filled if fused else rule.scaled_filled
+        if filled(columns) >= too_empty.get((op, width), 0):
+            return Choice("xla", "XLA fuses it with its neighbours")
     most = rule.columns.get((op, width), 0)
     if not last and in_slabs(op, shape, axis, dtype, output_dtype, rule.slabs):
         if math.prod(shape[:axis]) <= rule.slabs.few:
             why = f"at most {rule.slabs.few} slabs, which more blocks may share"
             return Choice(platform, why, batch_invariant=False)
         return Choice(platform, "neighbours that blocks keep all together")
+    across = rule.fused_across.get((op, width)) if dtype == output_dtype else None
+    if fused and across is not None and (columns > most if last else columns >= across):
+        return Choice("xla", "XLA fuses it with what comes before")
     if not most:
         return Choice(platform, f"XLA has no single kernel at the memory limit for {op} of {dtype}")
     if not last:
@@ -488,7 +509,8 @@ def choose(
         if op in FORWARD and columns >= rule.odd_columns and elements <= rule.odd_elements:
             return Choice("xla", f"at most {rule.odd_elements} elements of rows for a warp each")
         return Choice(platform, "rows that are no whole vectors: XLA reads them singly")
-    if whole and filled(columns) < rule.filled.get((op, width), 0):
+    too_empty = rule.fused_filled if fused else rule.filled
+    if whole and filled(columns) < too_empty.get((op, width), 0):
         return Choice(platform, "rows with too much padding for XLA")
     return Choice("xla", f"rows of at most {most}: one kernel that fuses with its neighbours")
 

@@ -16,8 +16,11 @@ from ._casts import (
     bound_and_loaded,
     cast_before,
     exponentials_of,
-    is_scattered,
+    is_fused,
+    is_made_of,
+    is_scaled,
     logits_of,
+    logits_within,
     rounded,
     was_narrow,
 )
@@ -39,6 +42,9 @@ Rule = Callable[..., Any]
 OF_OPERAND = ("log_softmax_tangent", "log_softmax_cotangent")
 # Those of a result and a tangent or cotangent.
 DERIVATIVES = ("softmax_tangent", *OF_OPERAND)
+
+# What is seen of an op's neighbours, where there is no conversion to float32.
+AROUND = ("fused", "scaled", "apart")
 
 # What plain JAX is not told.
 OF_CHOICE = ("strategy", "batch_invariant", "selected")
@@ -76,8 +82,11 @@ def register_seeing(
     conversions and may fuse others behind it; softmax's derivative may have the logits, and their
     mask, as operands more. "parts": the same, and softmax's derivative is of the exponentials and
     the rows' sums of them, which are operands more. "pairs": a kernel reduces the rows of 16 bits,
-    which are one operand more, and XLA's code makes the rest of these. "scattered": XLA fuses
-    nothing with what a derivative is given. None: nothing.
+    which are one operand more, and XLA's code makes the rest of these.
+
+    Without any, and with all operands' types as they are, "fused": XLA may have what made the
+    operand, or with the result a derivative's tangent, within its own code. "scaled": with the
+    result only what is made of the derivative. "apart": no such thing. None: nothing is known.
 
     Lowerings are cached as functions of their operands, which see nothing of what made these, and
     those that are not cannot be for several platforms (jax 0.10 to 0.12): so there is a primitive
@@ -101,12 +110,12 @@ def register_seeing(
             return None, []
         avals = ctx.avals_in
         alone = one_device(ctx) or _have_rows(avals, **params)
+        functions = ctx.module_context.symbol_table
         request = {"here": here, "alone": alone} | params
         if primitive.name in DERIVATIVES:
             if decide(avals, **request) != "xla" or not any(map(was_narrow, operands[:2])):
-                # On an automatic mesh the kernel would gather an axis that may be sharded.
-                scattered = alone and is_scattered(operands[1], ctx.module_context.symbol_table)
-                return "scattered" if scattered else None, []
+                seen = _seen_around(avals[0], operands[0], operands[1], functions, alone=alone)
+                return seen, []
             if primitive.name != "softmax_tangent":
                 return "xla", []
             x, axis = avals[0], params["axis"]
@@ -120,7 +129,8 @@ def register_seeing(
             return ("parts" if parts else "xla"), list(zip(types, parts or (), strict=False))
         cast, aval = cast_before(operands[0], avals[0]) or (None, None)
         if cast is None:
-            return None, []
+            fused = primitive.name in _choice.FORWARD and is_fused(operands[0], functions)
+            return "fused" if fused else None, []
         seen = decide([aval, *avals[1:]], **request)
         return seen, [(aval, rounded(cast, operands[0]))] if seen in OF_NARROW else []
 
@@ -254,6 +264,22 @@ def _decide(avals: Sequence[Any], *, here: str, op: str, **params: Any) -> str |
     return "xla" if choice.implementation == "xla" else "pairs" if choice.pairs else "loads"
 
 
+def _seen_around(
+    aval: Any, result: Any, tangent: Any, functions: Any, *, alone: bool
+) -> str | None:
+    """See `register_seeing`, of a derivative's operands."""
+    logits = logits_within(result)
+    scaled = logits is not None and is_scaled(logits, functions)
+    if is_fused(tangent, functions):
+        # Of 16 bits, as with a sum of squares behind softmax, XLA:GPU makes up to five kernels.
+        again = aval.dtype.itemsize == 2 and is_made_of(tangent, result) and not scaled
+        return None if logits is None or again else "fused"
+    if scaled:
+        return "scaled"
+    # On an automatic mesh the kernel would gather an axis that may be sharded.
+    return "apart" if alone else None
+
+
 def may_load(
     x: Any, here: str, *, backend: str | None, strategy: str, dtype: Any, **params: Any
 ) -> bool:
@@ -273,7 +299,7 @@ def _choose(
     backend: str | None,
     batch_invariant: bool | None,
     widened: bool,
-    scattered: bool = False,
+    around: str | None = None,
     zeros_are_masked: bool = False,
     selected: bool = False,
     scale: float = 1.0,
@@ -296,9 +322,8 @@ def _choose(
     from_result = op in OF_OPERAND and len(operands) == 2
     case = f"masked_{op}" if zeros_are_masked or from_result else op
     case = f"selected_{op}" if selected else case
-    choice = fastest(
-        case, read, here, batch_invariant, widened=widened, scattered=scattered, **params
-    )
+    flags = {"widened": widened} | {name: name == around for name in AROUND}
+    choice = fastest(case, read, here, batch_invariant, **flags, **params)
     if batch_invariant is None and not choice.batch_invariant and not alone:
         # Few rows: if the axis is sharded after all, to gather it costs more than they do.
         choice = choice._replace(implementation="xla")
@@ -323,8 +348,8 @@ def _lower(
     (ctx, operands), loaded = bound_and_loaded(ctx, operands, seen)
     backend, alone = "xla" if seen == "xla" else backend, one_device(ctx)
     request = {"op": op, "per_row": per_row, "here": here, "alone": alone, "backend": backend}
-    request |= {"batch_invariant": batch_invariant, "scattered": seen == "scattered"}
-    request |= {"widened": seen not in (None, "scattered")}
+    request |= {"batch_invariant": batch_invariant, "around": seen}
+    request |= {"widened": seen not in (None, *AROUND)}
     choice = _choose(loaded[0].avals_in, **request, **params)
     if choice.implementation != here:
         if op == "logsumexp":
@@ -376,10 +401,9 @@ def fastest(
     axis: int,
     dtype: Any,
     strategy: str,
-    widened: bool = False,
-    scattered: bool = False,
+    **flags: bool,
 ) -> _choice.Choice:
-    """What `implementation=None` stands for."""
+    """What `implementation=None` stands for, with the flags of `_choice.choose`."""
     assert strategy == "auto"
     if not all(_native.has_kernels(here, x.dtype, dtype) for x in operands):
         return _choice.Choice("xla", "there are no kernels for these dtypes")
@@ -392,8 +416,7 @@ def fastest(
         dtype,
         here,
         batch_invariant=batch_invariant,
-        widened=widened,
-        scattered=scattered,
+        **flags,
     )
 
 

@@ -144,6 +144,7 @@ def chosen(mesh, name, dtype, columns) -> dict:
         "kernels": kernels(compiled(between(default), x)),
         "of jax.nn": kernels(compiled(between(getattr(jax.nn, name)), x)),
         "gradient": count_calls(compiled(gradient(default), x, x)),
+        "weighted": count_calls(compiled(gradient(lambda x: 3 * default(x)), x, x)),
         "both passes": kernels(compiled(both_passes(lambda x: default(x * 0.125)), x, x)),
         # The float32 result of a float32 row is the one above.
         "in float32": (dtype, name) == ("bfloat16", "log_softmax")

@@ -237,17 +237,54 @@ def test_the_rule_of_other_ops(op, shape, axis, expected):
         assert _choice.choose(*problem, "cpu").implementation == "cpu"
 
 
+@pytest.mark.parametrize("op", FORWARD)
+def test_with_what_comes_before_it_float32_is_xlas(op):
+    def chosen(shape, axis=1, dtype="float32", output_dtype=None, **flags):
+        dtypes = [jnp.dtype(dtype), jnp.dtype(output_dtype or dtype)]
+        flags |= {"fused": True}
+        return _choice.choose(op, shape, axis, *dtypes, "cuda", **flags).implementation
+
+    across = {"softmax": 128, "log_softmax": 256}[op]
+    assert chosen((1000, 50_000)) == chosen((64, across, 1024)) == "xla"
+    assert chosen((64, across - 1, 1024)) == chosen((64, 1024, 33)) == "cuda"
+    assert chosen((16, 50_000)) == chosen((1000, 50_000), batch_invariant=True) == "cuda"
+    for dtypes in (("bfloat16", "bfloat16"), ("float32", "float16"), ("float64", "float64")):
+        assert chosen((1000, 50_000), 1, *dtypes) == chosen((64, 1024, 1024), 1, *dtypes) == "cuda"
+
+
+PADDED = {  # by op, dtype and how much of a power of two rows fill: what a derivative is of
+    ("softmax_tangent", "bfloat16", 0.52): ("xla", ("cuda", "cuda", "cuda")),
+    ("softmax_tangent", "bfloat16", 0.7): ("xla", ("cuda", "xla", "cuda")),
+    ("softmax_tangent", "bfloat16", 1): ("cuda", ("cuda", "xla", "xla")),
+    ("softmax_tangent", "float32", 0.52): ("xla", ("cuda", "xla", "xla")),
+    ("log_softmax_cotangent", "bfloat16", 0.52): ("cuda", ("cuda", "xla", "xla")),
+    ("log_softmax_tangent", "float32", 1): ("xla", ("cuda", "xla", "xla")),
+}
+
+
+@pytest.mark.parametrize("case", PADDED, ids=str)
+def test_a_derivative_is_chosen_for_its_neighbours(case):
+    op, dtype, filled = case
+    columns = int(2**10 * filled) // 8 * 8
+    problem = op, (MANY // 1000, columns), 1, *[jnp.dtype(dtype)] * 2, "cuda"
+    expected = PADDED[case][1]
+    for flag, implementation in zip(("apart", "fused", "scaled"), expected, strict=True):
+        assert _choice.choose(*problem, **{flag: True}).implementation == implementation
+        kept = _choice.choose(*problem, **{flag: True}, batch_invariant=True)
+        assert kept.implementation == "cuda"
+
+
 @pytest.mark.parametrize("op", GRADIENT)
-def test_what_a_scatter_wrote_has_the_kernels_derivative_along_the_last_axis(op):
+def test_apart_from_neighbours_the_derivative_is_the_kernels_along_the_last_axis(op):
     def chosen(shape, axis=1, dtype="float32", **kwargs):
         return _choice.choose(op, shape, axis, *[jnp.dtype(dtype)] * 2, "cuda", **kwargs)
 
     for shape in ((MANY, 16), (4096, 1000), (MANY, 256)):
         assert chosen(shape).implementation == "xla"
-        assert chosen(shape, scattered=True).implementation == "cuda"
+        assert chosen(shape, apart=True).implementation == "cuda"
     # As of any other: few elements, few long rows, two columns along another axis.
     for shape, axis in (((100, 1000), 1), ((8, 50_000), 1), ((MANY, 2, 3), 1)):
-        assert chosen(shape, axis, scattered=True) == chosen(shape, axis)
+        assert chosen(shape, axis, apart=True) == chosen(shape, axis)
 
 
 @pytest.mark.parametrize("op", ["masked_softmax", "biased_log_softmax"])
@@ -383,19 +420,24 @@ def test_narrow_conversions_along_another_axis_are_xlas(case):
     assert _choice.choose("softmax_tangent", *problem).implementation == backward
 
 
-OF_16_BITS = {  # what makes the float32 that a softmax is of, and whether XLA has its derivative
-    "a copy": (lambda x, f: x.astype("float32"), True),
-    "scaled": (lambda x, f: 0.3 * x.astype("float32"), True),
-    "masked": (lambda x, f: jnp.where(x > 0, x, -1e9).astype("float32") + 1, True),
-    "two of them": (lambda x, f: x.astype("float32") + jnp.square((x + 1).astype("float32")), True),
-    "transposed": (lambda x, f: x.T.astype("float32").T, True),
+OF_16_BITS = {  # what makes the float32 that a softmax is of, whether XLA has that, its derivative
+    "a copy": (lambda x, f: x.astype("float32"), True, True),
+    "scaled": (lambda x, f: 0.3 * x.astype("float32"), True, True),
+    "masked": (lambda x, f: jnp.where(x > 0, x, -1e9).astype("float32") + 1, True, True),
+    "two of them": (
+        lambda x, f: x.astype("float32") + jnp.square((x + 1).astype("float32")),
+        True,
+        True,
+    ),
+    "transposed": (lambda x, f: x.T.astype("float32").T, False, True),
     "added in another shape": (
         lambda x, f: (x.reshape(-1).astype("float32") + 1).reshape(x.shape),
         True,
+        True,
     ),
-    "a sum with float32": (lambda x, f: f + x.astype("float32"), False),
-    "a product": (lambda x, f: jnp.eye(len(x)) @ x.astype("float32"), False),
-    "in memory": (lambda x, f: jax.lax.optimization_barrier(x.astype("float32")), False),
+    "a sum with float32": (lambda x, f: (f.T + x.T.astype("float32")).T, False, False),
+    "a product": (lambda x, f: jnp.eye(len(x)) @ x.astype("float32"), False, False),
+    "in memory": (lambda x, f: jax.lax.optimization_barrier(x.astype("float32")), False, False),
 }
 
 
@@ -403,7 +445,7 @@ OF_16_BITS = {  # what makes the float32 that a softmax is of, and whether XLA h
 @pytest.mark.parametrize("name", FORWARD)
 @pytest.mark.parametrize("kind", OF_16_BITS)
 def test_a_derivative_of_float32_that_was_16_bits_is_xlas(name, kind):
-    make, by_xla = OF_16_BITS[kind]
+    make, forward_by_xla, by_xla = OF_16_BITS[kind]
     x, f = jnp.ones((64, 15_000), "bfloat16"), jnp.ones((64, 15_000))
 
     def gradient(x, f, g):
@@ -413,7 +455,7 @@ def test_a_derivative_of_float32_that_was_16_bits_is_xlas(name, kind):
 
     hlo = compiled(gradient, x, f, f)
     # Of a copy as it is kernels make two values for each row, plain JAX on a CPU.
-    assert count_calls(hlo, name) == (kind != "a copy")
+    assert count_calls(hlo, name) == (not forward_by_xla)
     assert count_calls(hlo, BACKWARD[name]) == (not by_xla)
     if kind == "scaled":
         # Nor does XLA read the result, from which it derives.
@@ -510,8 +552,8 @@ def test_a_program_follows_the_rule(name, request_):
     kwargs, by_rule = REQUESTS[request_]
     f = functools.partial(getattr(jax_softmax, name), **kwargs)
 
-    def gradient(x):
-        return jax.vjp(f, x)[1](x)[0]
+    def gradient(x, weigh=lambda g: 2 * g):  # as XLA may within its own code
+        return jax.vjp(f, x)[1](weigh(x))[0]
 
     def counts(function, x):
         hlo = compiled(function, x)
@@ -520,6 +562,7 @@ def test_a_program_follows_the_rule(name, request_):
     short, small, long = (np.ones(shape, np.float32) for shape in ((1024, 256), (8, 9), (64, 5000)))
     assert counts(lambda x: f(x), short) == ((0, 0) if by_rule else (1, 0))
     assert counts(lambda x: gradient(x), short) == ((0, 0) if by_rule else (1, 1))
+    assert counts(lambda x: gradient(x, lambda g: g), short) == ((0, 1) if by_rule else (1, 1))
     assert counts(lambda x: gradient(x), small) == ((0, 0) if by_rule else (1, 1))
     assert counts(lambda x: gradient(x), long) == (1, 1)
     # The rule sees the shape under vmap, and the axis along which it reduces.
@@ -562,6 +605,71 @@ def test_in_a_program_the_derivative_of_what_labels_pick_is_the_kernels(name, pi
     sharded = jax.device_put(x, NamedSharding(mesh, P(None, "a")))
     hlo = compiled(gradient(jax_softmax), sharded, labels)
     assert count_calls(hlo) == 0 and "all-gather" not in hlo
+
+
+BEFORE = {  # what makes the operand, whether XLA has it within the softmax, and the derivative
+    "nothing": (lambda x: x, False, False),
+    "a sum": (lambda x: x + 1, True, False),
+    "a difference of sums": (lambda x: (x + x[0]) - (x + 1), True, False),
+    "a product by element": (lambda x: 0.5 * x + 1, True, True),
+    "in another shape": (lambda x: (jnp.tanh(x.reshape(-1))).reshape(x.shape), True, True),
+    "in a function": (lambda x: jax.jit(lambda x: 3 * x)(x) - 1, True, True),
+    "a matrix product": (lambda x: 0.5 * (x @ jnp.ones((x.shape[1], x.shape[1]))), False, False),
+    "that to a function": (
+        lambda x: jax.jit(jnp.tanh)(x @ jnp.ones((x.shape[1], x.shape[1]))),
+        False,
+        False,
+    ),
+    "in memory": (lambda x: jax.lax.optimization_barrier(2 * x), False, False),
+    "another softmax": (lambda x: jax_softmax.softmax(x, implementation="cpu"), False, False),
+}
+AFTER = {  # what takes the result, and whether XLA has its transpose within the derivative
+    "nothing": (lambda y: y, False),
+    "a weight": (lambda y: 3 * y, True),
+    "a sum": (lambda y: y + 3, False),
+    "rows' sums": (lambda y: y.sum(1), True),
+    "rows' sums of squares": (lambda y: jnp.square(y).sum(1), True),
+    "a matrix product": (lambda y: y @ jnp.ones((y.shape[1], 4)), False),
+    "a matrix product of some": (
+        lambda y: jnp.where(y > 0.1, y, 0) @ jnp.ones((y.shape[1], 4)),
+        False,
+    ),
+    "picks": (lambda y: y[:, 3], None),
+    "the other way round": (lambda y: (2 * y).T, True),
+}
+
+
+def _passes(name, before, after):
+    def both(x):
+        y, pull_back = jax.vjp(lambda x: after(getattr(jax_softmax, name)(before(x))), x)
+        return y, pull_back(jax.lax.optimization_barrier(y))[0]
+
+    return both
+
+
+@pytest.mark.usefixtures("cpu_has_the_rule")
+@pytest.mark.parametrize("name", FORWARD)
+@pytest.mark.parametrize("kind", BEFORE)
+def test_the_rule_sees_what_makes_an_operand(name, kind):
+    before, fused, scaled = BEFORE[kind]
+    for shape, by_xla in (((1024, 256), True), ((64, 5000), fused)):
+        hlo = compiled(_passes(name, before, lambda y: y), np.ones(shape, np.float32))
+        calls = count_calls(hlo, name) - (kind == "another softmax" and name == "softmax")
+        assert calls == (not by_xla)
+        # The derivative is what reads the result, and makes what goes back.
+        assert count_calls(hlo, BACKWARD[name]) >= (not (by_xla and scaled))
+        assert not (by_xla and scaled) or count_calls(hlo, BACKWARD[name]) == 0
+
+
+@pytest.mark.usefixtures("cpu_has_the_rule")
+@pytest.mark.parametrize("name", FORWARD)
+@pytest.mark.parametrize("kind", AFTER)
+def test_the_rule_sees_what_makes_a_cotangent(name, kind):
+    after, fused = AFTER[kind]
+    x = np.random.default_rng(0).normal(size=(1024, 256)).astype("float32")
+    hlo = compiled(_passes(name, lambda x: x, after), x)
+    assert count_calls(hlo, name) == 0
+    assert fused is None or count_calls(hlo, BACKWARD[name]) == (not fused)
 
 
 @pytest.mark.usefixtures("cpu_has_the_rule")
@@ -609,7 +717,7 @@ def test_softmaxs_derivative_under_masks_is_the_kernels(name):
     mask = np.arange(256) > 3
 
     def gradient(x, **where):
-        return jax.vjp(lambda x: getattr(jax_softmax, name)(x, **where), x)[1](x)[0]
+        return jax.vjp(lambda x: getattr(jax_softmax, name)(x, **where), x)[1](2 * x)[0]
 
     # Log-softmax's has selects around it, which XLA fuses.
     for where, calls in (({}, 0), ({"where": mask}, name == "softmax")):
@@ -860,9 +968,11 @@ def test_a_bias_along_another_axis_leaves_the_softmax_to_its_rule(log):
         return count_calls(compiled(f, np.ones(shape, np.float32)), FORWARD[log])
 
     bias = np.ones(64, np.float32)
-    assert calls((64, 256, 64), bias=bias) == calls((64, 256, 64), bias=bias, scale=0.5) == 1
-    assert calls((64, 16, 64), bias=bias) == calls((64, 256, 64), bias=bias, softcap=2.0) == 0
-    assert calls((64, 256, 64), bias=bias, mask=bias > 0) == 0
+    assert calls((64, 100, 64), bias=bias) == calls((64, 100, 64), bias=bias, scale=0.5) == 1
+    assert calls((64, 16, 64), bias=bias) == calls((64, 100, 64), bias=bias, softcap=2.0) == 0
+    assert calls((64, 100, 64), bias=bias, mask=bias > 0) == 0
+    # Which takes account of what makes its operand.
+    assert calls((64, 256, 64), bias=bias) == 0
 
 
 def test_terms_along_another_axis_have_a_kernel_for_those_who_name_it():
