@@ -54,8 +54,7 @@ class Fused(NamedTuple):
 
 
 class Odd(NamedTuple):
-    """Rows that are no whole vectors: of so many columns, and filling less of the power of two that
-    XLA pads them to."""
+    """Rows of so many columns, and filling less of the power of two that XLA pads them to."""
 
     columns: range
     filled: float = math.inf
@@ -177,7 +176,8 @@ class Rule(NamedTuple):
     # The rest goes by (op, bytes of the widest element): columns up to which XLA's one kernel is
     # the faster one in geometric mean over all neighbours.
     columns: dict[tuple[str, int], int]
-    # Rows of no more columns that are the kernels' again: XLA reads them singly.
+    # Rows of no more columns that are the kernels' again, being no whole vectors: XLA reads these
+    # singly.
     odd: dict[tuple[str, int], Odd]
     # The most elements of rows of so many of these columns or more, forward, that are XLA's all the
     # same: a warp has several rows, and few have any (benchmarks/results/h200-small.json).
@@ -190,6 +190,9 @@ class Rule(NamedTuple):
     # what comes before it, and a derivative with what comes after it alone.
     fused_filled: dict[tuple[str, int], float]
     scaled_filled: dict[tuple[str, int], float]
+    # Without anything that XLA may fuse before them, forward, of so many columns and filling less
+    # they are the kernels': as fast in geometric mean over all that may follow, or faster.
+    apart: dict[tuple[str, int], Odd]
     # With what XLA may fuse before it, forward, rows of any length are XLA's, and along another
     # axis those of so many columns or more.
     fused_across: dict[tuple[str, int], int]
@@ -317,6 +320,10 @@ RULES = {
         },
         fused_filled={("softmax_tangent", 2): 0.55},
         scaled_filled={("softmax_tangent", 2): 0.8},
+        apart={
+            ("softmax", 2): Odd(range(256, ONE_KERNEL + 1), filled=0.55),
+            ("log_softmax", 2): Odd(range(512, ONE_KERNEL + 1), filled=0.99),
+        },
         fused_across={("softmax", 4): 2**7, ("log_softmax", 4): 2**8},
     )
 }
@@ -421,8 +428,8 @@ def choose(
     its result and its tangent, or one of them, are computed from. `fused` says that XLA may have
     what made the operand within its own code, of a derivative the tangent; `scaled`, of a
     derivative, only what is made of it; either, that XLA's code made the result; `apart`, that
-    there is no such thing. "selected_" before a derivative's name says that its tangent and its
-    result are selected by a mask.
+    there is no such thing, forward or around a derivative. "selected_" before a derivative's name
+    says that its tangent and its result are selected by a mask.
     """
     rule = RULES.get(platform)
     if is_short(op, shape[axis], platform):
@@ -509,8 +516,11 @@ def choose(
         if op in FORWARD and columns >= rule.odd_columns and elements <= rule.odd_elements:
             return Choice("xla", f"at most {rule.odd_elements} elements of rows for a warp each")
         return Choice(platform, "rows that are no whole vectors: XLA reads them singly")
-    too_empty = rule.fused_filled if fused else rule.filled
-    if whole and filled(columns) < too_empty.get((op, width), 0):
+    too_empty = (rule.fused_filled if fused else rule.filled).get((op, width), 0)
+    alone = rule.apart.get((op, width))
+    if apart and alone and columns in alone.columns:
+        too_empty = alone.filled
+    if whole and filled(columns) < too_empty:
         return Choice(platform, "rows with too much padding for XLA")
     return Choice("xla", f"rows of at most {most}: one kernel that fuses with its neighbours")
 

@@ -129,8 +129,11 @@ def register_seeing(
             return ("parts" if parts else "xla"), list(zip(types, parts or (), strict=False))
         cast, aval = cast_before(operands[0], avals[0]) or (None, None)
         if cast is None:
-            fused = primitive.name in _choice.FORWARD and is_fused(operands[0], functions)
-            return "fused" if fused else None, []
+            if primitive.name not in _choice.FORWARD:
+                return None, []
+            if is_fused(operands[0], functions):
+                return "fused", []
+            return "apart" if alone else None, []
         seen = decide([aval, *avals[1:]], **request)
         return seen, [(aval, rounded(cast, operands[0]))] if seen in OF_NARROW else []
 

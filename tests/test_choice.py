@@ -252,6 +252,30 @@ def test_with_what_comes_before_it_float32_is_xlas(op):
         assert chosen((1000, 50_000), 1, *dtypes) == chosen((64, 1024, 1024), 1, *dtypes) == "cuda"
 
 
+ALONE = [  # op, columns, dtype, and whose it is with nothing before it, and for all that is known
+    ("softmax", 264, "bfloat16", "cuda", "xla"),
+    ("softmax", 136, "bfloat16", "xla", "xla"),
+    ("softmax", 296, "bfloat16", "xla", "xla"),
+    ("softmax", 2056, "float16", "cuda", "xla"),
+    ("softmax", 264, "float32", "xla", "xla"),
+    ("log_softmax", 504, "bfloat16", "xla", "xla"),
+    ("log_softmax", 664, "bfloat16", "cuda", "xla"),
+    ("log_softmax", 1000, "float16", "cuda", "xla"),
+    ("log_softmax", 1024, "bfloat16", "xla", "xla"),
+    ("log_softmax", 4096, "bfloat16", "xla", "xla"),
+    ("log_softmax", 664, "float32", "xla", "xla"),
+]
+
+
+@pytest.mark.parametrize("case", ALONE, ids=str)
+def test_with_nothing_before_them_rows_that_xla_pads_are_the_kernels(case):
+    op, columns, dtype, apart, unknown = case
+    problem = op, (MANY // 1000, columns), 1, *[jnp.dtype(dtype)] * 2, "cuda"
+    assert _choice.choose(*problem, apart=True).implementation == apart
+    assert _choice.choose(*problem).implementation == unknown
+    assert _choice.choose(*problem, fused=True).implementation == "xla"
+
+
 PADDED = {  # by op, dtype and how much of a power of two rows fill: what a derivative is of
     ("softmax_tangent", "bfloat16", 0.52): ("xla", ("cuda", "cuda", "cuda")),
     ("softmax_tangent", "bfloat16", 0.7): ("xla", ("cuda", "xla", "cuda")),
