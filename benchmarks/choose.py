@@ -1,11 +1,13 @@
 """Derives the rule of `implementation=None` (jax_softmax/_choice.py) from graph.py's results.
 
-    python benchmarks/choose.py graph.json [more.json ...]
+    python benchmarks/choose.py [--around] graph.json [more.json ...]
 
 For each op, dtype, kind of axis and direction it prints the time of XLA's code over that of our
 kernels at each row length, as the geometric mean over all neighbours, and then the rule with at
 most two thresholds on the row length that takes least time, as ranges of row lengths. "either" is
-the rule that does not ask whether the call is differentiated. A rule's choices are
+the rule that does not ask whether the call is differentiated. With --around each of these is told
+apart by what a lowering sees of the neighbours: what makes the operand and, of a gradient, what
+takes the result, and so makes the cotangent (BEFORE and AFTER below). A rule's choices are
 
     native       our kernels in both passes
     xla_forward  XLA's code in the forward pass, ours in the backward pass
@@ -15,6 +17,7 @@ Beside a rule: its speedup over jax.nn and over our kernels alone (geometric mea
 the best choice at every length (what the thresholds could gain at most), and its worst case.
 """
 
+import argparse
 import itertools
 import json
 import math
@@ -33,6 +36,10 @@ TIMED = {
     "xla": {"forward": "xla", "gradient": "xla"},
 }
 DIRECTIONS = {"forward": ("forward",), "gradient": ("gradient",), "either": ("forward", "gradient")}
+# Of a producer and a consumer, by what XLA may have within its own code ("fused"), where what is
+# made of the derivative is more than that ("scaled"), and nothing ("apart"): see _lowering.py.
+BEFORE = {"none": "apart", "matmul": "apart", "bias": "fused", "scale": "scaled", "cast": "cast"}
+AFTER = {"none": "apart", "matmul": "apart"}  # others: "fused"
 MOST_THRESHOLDS = 2
 # What a threshold must save of the mean time to be worth its line, and more than noise.
 LEAST_GAIN = 0.01
@@ -112,14 +119,25 @@ def describe(title: str, buckets: list[Bucket], choices: tuple[str, ...]) -> Non
     print(f"  worst, over jax.nn: x{speedup:.2f} {' '.join(label(worst).split())}")
 
 
-def main(sources: list[Path]) -> None:
+def around(entry: Entry) -> str:
+    before = BEFORE[entry["producer"]]
+    if entry["direction"] == "forward":
+        return f"after {before}"
+    return f"between {before} and {AFTER.get(entry['consumer'], 'fused')}"
+
+
+def main(sources: list[Path], *, by_neighbours: bool) -> None:
     reports = [json.loads(source.read_text()) for source in sources]
     devices = {report["device"] for report in reports}
     if len(devices) != 1 or {report["suite"] for report in reports} != {"graph"}:
         sys.exit("these are not results of graph.py from one device")
     cases = [e for report in reports for e in report["cases"] if "error" not in e]
     print(f"{devices.pop()}, {len(cases)} cases")
-    groups = group_by(cases, "kind", "op", "dtype")
+    fields = ("kind", "op", "dtype")
+    if by_neighbours:
+        cases = [entry | {"around": around(entry)} for entry in cases]
+        fields = (*fields, "around")
+    groups = group_by(cases, *fields)
     for key, group in groups.items():
         for direction, included in DIRECTIONS.items():
             chosen = [entry for entry in group if entry["direction"] in included]
@@ -132,6 +150,10 @@ def main(sources: list[Path]) -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) < 2:
-        sys.exit(__doc__)
-    main([Path(name) for name in sys.argv[1:]])
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--around", action="store_true")
+    parser.add_argument("sources", nargs="+", type=Path)
+    arguments = parser.parse_args()
+    main(arguments.sources, by_neighbours=arguments.around)

@@ -1,16 +1,16 @@
 """What `implementation=None` runs: whatever is fastest in a graph.
 
 A custom call does not fuse with its neighbours; XLA's own code does. Thresholds are measured by
-benchmarks/graph.py (benchmarks/results/h200-graph-short.json, h200-graph-long.json, h200-graph.json
-of 50,257 columns, h200-graph-odd.json of rows of 16 bits that are no whole vectors,
-h200-graph-lengths-16bit.json and -float32 of those that are no powers of two) and derived by
-choose.py, where the gain is more than a hundredth and XLA's kernel alone, in the same files, takes
-no more than a third longer than ours, but for softmax's backward pass in float32 (the most: 1.43
-times, at 1,024 columns; over all neighbours it is the faster one at each length; other forms of
-that: benchmarks/results/h200-graph-forms.json). What depends on masks, on few or short rows and on
-other axes than the last is set by hand where benchmarks/survey.py's random problems are on either
-side (benchmarks/results/h200-survey.json, -11, -21, -22 and -31; float64 follows the narrower
-types).
+benchmarks/graph.py (benchmarks/results/h200-graph-short.json, h200-graph-long.json,
+h200-graph-odd.json of rows of 16 bits that are no whole vectors, h200-graph-lengths-16bit.json and
+-float32 of those that are no powers of two) and derived by choose.py, where the gain is more than a
+hundredth and XLA's kernel alone, in the same files, takes no more than a third longer than ours
+(other forms of softmax's backward pass: benchmarks/results/h200-graph-forms.json). What is `fused`,
+`scaled` and `apart` is by `choose.py --around` of the same files and of h200-graph-across.json, in
+most of which each is the faster one at each length. What depends on masks, on few or short rows and
+on other axes than the last is set by hand where benchmarks/survey.py's random problems are on
+either side (benchmarks/results/h200-survey.json, -11, -21, -22 and -31; float64 follows the
+narrower types).
 """
 
 import math

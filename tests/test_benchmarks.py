@@ -42,6 +42,9 @@ def test_the_graphs_give_a_rule(tmp_path):
     for direction in ("forward", "gradient", "either"):
         assert f"last softmax float32 {direction}" in printed
     assert "rule: 64 " in printed
+    printed = run("choose.py", "--around", out)
+    for seen in ("after apart forward", "between scaled and fused gradient"):
+        assert f"last softmax float32 {seen}" in printed
 
 
 @pytest.mark.parametrize("suite", ["columns", "odd", "shapes"])
