@@ -193,6 +193,10 @@ class Rule(NamedTuple):
     # Without anything that XLA may fuse before them, forward, of so many columns and filling less
     # they are the kernels': as fast in geometric mean over all that may follow, or faster.
     apart: dict[tuple[str, int], Odd]
+    # The same where there is a derivative, which is the kernels' but for some of what follows: with
+    # the forward pass by XLA's code both take 1.00 to 1.12 times as long
+    # (benchmarks/results/h200-graph-both.json).
+    in_both: dict[tuple[str, int], tuple[Odd, ...]]
     # With what XLA may fuse before it, forward, rows of any length are XLA's, and along another
     # axis those of so many columns or more.
     fused_across: dict[tuple[str, int], int]
@@ -324,6 +328,12 @@ RULES = {
             ("softmax", 2): Odd(range(256, ONE_KERNEL + 1), filled=0.55),
             ("log_softmax", 2): Odd(range(512, ONE_KERNEL + 1), filled=0.99),
         },
+        in_both={
+            ("softmax", 2): (
+                Odd(range(128, 2**9), filled=0.7),
+                Odd(range(2**9, ONE_KERNEL + 1)),
+            )
+        },
         fused_across={("softmax", 4): 2**7, ("log_softmax", 4): 2**8},
     )
 }
@@ -420,6 +430,7 @@ def choose(
     fused: bool = False,
     scaled: bool = False,
     apart: bool = False,
+    differentiated: bool = False,
 ) -> Choice:
     """What runs `op`, a primitive's name, on a platform that has kernels for these dtypes.
 
@@ -428,8 +439,9 @@ def choose(
     its result and its tangent, or one of them, are computed from. `fused` says that XLA may have
     what made the operand within its own code, of a derivative the tangent; `scaled`, of a
     derivative, only what is made of it; either, that XLA's code made the result; `apart`, that
-    there is no such thing, forward or around a derivative. "selected_" before a derivative's name
-    says that its tangent and its result are selected by a mask.
+    there is no such thing, forward or around a derivative. `differentiated` says that there is a
+    derivative too, and "selected_" before its name that its tangent and its result are selected by
+    a mask.
     """
     rule = RULES.get(platform)
     if is_short(op, shape[axis], platform):
@@ -522,6 +534,10 @@ def choose(
         too_empty = alone.filled
     if whole and filled(columns) < too_empty:
         return Choice(platform, "rows with too much padding for XLA")
+    if whole and apart and differentiated:
+        for rows in rule.in_both.get((op, width), ()):
+            if columns in rows.columns and filled(columns) < rows.filled:
+                return Choice(platform, "the kernels are the faster ones with the derivative")
     return Choice("xla", f"rows of at most {most}: one kernel that fuses with its neighbours")
 
 

@@ -47,7 +47,7 @@ DERIVATIVES = ("softmax_tangent", *OF_OPERAND)
 AROUND = ("fused", "scaled", "apart")
 
 # What plain JAX is not told.
-OF_CHOICE = ("strategy", "batch_invariant", "selected")
+OF_CHOICE = ("strategy", "batch_invariant", "selected", "differentiated")
 
 # What handlers want to be told beside the request, and what it is unless a primitive says so.
 ATTRIBUTES = {"softmax_tangent": {"scale": 1.0, "zeros_are_masked": False}}
@@ -305,6 +305,7 @@ def _choose(
     around: str | None = None,
     zeros_are_masked: bool = False,
     selected: bool = False,
+    differentiated: bool = False,
     scale: float = 1.0,
     **params: Any,
 ) -> _choice.Choice:
@@ -325,7 +326,8 @@ def _choose(
     from_result = op in OF_OPERAND and len(operands) == 2
     case = f"masked_{op}" if zeros_are_masked or from_result else op
     case = f"selected_{op}" if selected else case
-    flags = {"widened": widened} | {name: name == around for name in AROUND}
+    flags = {"widened": widened, "differentiated": differentiated}
+    flags |= {name: name == around for name in AROUND}
     choice = fastest(case, read, here, batch_invariant, **flags, **params)
     if batch_invariant is None and not choice.batch_invariant and not alone:
         # Few rows: if the axis is sharded after all, to gather it costs more than they do.
@@ -365,7 +367,8 @@ def _lower(
         return _lower_reference(ctx, *operands, reference=reference, backend=backend, **params)
     in_place = here == "cpu" and alone
     reads = 2 if op in DERIVATIVES else len(operands)
-    params.pop("selected", None)  # which no handler knows
+    for unknown in ("selected", "differentiated"):  # to handlers
+        params.pop(unknown, None)
     params["batch_invariant"] = choice.is_batch_invariant(batch_invariant)
     request = {k: params[k] for k in ("axis", "dtype", "strategy", "batch_invariant")}
     read = loaded[0].avals_in[:reads]

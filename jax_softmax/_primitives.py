@@ -100,7 +100,8 @@ def _def_jvp(primitive: Primitive, tangent: Primitive, *, of_operand: bool = Fal
     """
 
     def rule(primals: Sequence[jax.Array], tangents: Sequence[Any], **params: Any) -> Any:
-        y = checkpoint_name(primitive.bind(*primals, **params), RESIDUAL)
+        params.pop("differentiated", None)  # once is enough
+        y = checkpoint_name(primitive.bind(*primals, differentiated=True, **params), RESIDUAL)
         more: Sequence[jax.Array] = ()
         if of_operand and _lowering.may_be_fused(tangent.name, *primals, **params):
             more = primals

@@ -276,6 +276,27 @@ def test_with_nothing_before_them_rows_that_xla_pads_are_the_kernels(case):
     assert _choice.choose(*problem, fused=True).implementation == "xla"
 
 
+IN_BOTH = [  # columns, dtype, and who has softmax's forward pass where there is a derivative
+    (120, "bfloat16", "xla"),
+    (136, "bfloat16", "cuda"),
+    (192, "bfloat16", "xla"),
+    (256, "float16", "xla"),
+    (512, "float16", "cuda"),
+    (4096, "bfloat16", "cuda"),
+    (1024, "float32", "xla"),
+]
+
+
+@pytest.mark.parametrize("columns, dtype, expected", IN_BOTH)
+def test_with_a_kernels_derivative_softmax_of_16_bits_is_the_kernels(columns, dtype, expected):
+    problem = "softmax", (MANY // 1000, columns), 1, *[jnp.dtype(dtype)] * 2, "cuda"
+    chosen = functools.partial(_choice.choose, *problem, differentiated=True)
+    assert chosen(apart=True).implementation == expected
+    assert chosen().implementation == chosen(fused=True).implementation == "xla"
+    log = _choice.choose("log_softmax", *problem[1:], apart=True)
+    assert log == _choice.choose("log_softmax", *problem[1:], apart=True, differentiated=True)
+
+
 PADDED = {  # by op, dtype and how much of a power of two rows fill: what a derivative is of
     ("softmax_tangent", "bfloat16", 0.52): ("xla", ("cuda", "cuda", "cuda")),
     ("softmax_tangent", "bfloat16", 0.7): ("xla", ("cuda", "xla", "cuda")),
@@ -683,6 +704,27 @@ def test_the_rule_sees_what_makes_an_operand(name, kind):
         # The derivative is what reads the result, and makes what goes back.
         assert count_calls(hlo, BACKWARD[name]) >= (not (by_xla and scaled))
         assert not (by_xla and scaled) or count_calls(hlo, BACKWARD[name]) == 0
+
+
+DIFFERENTIATED = {
+    "not": (lambda f, x: f(x), [0, 0]),
+    "for a value alone": (lambda f, x: jax.jvp(f, (x,), (x,))[0], [1, 0]),
+    "forward": (lambda f, x: jax.jvp(f, (x,), (x,)), [1, 1]),
+    "backward": (lambda f, x: jax.vjp(f, x)[1](x), [1, 1]),
+    "of each row": (lambda f, x: jax.vmap(lambda x: jax.vjp(f, x)[1](x)[0])(x), [1, 1]),
+    "twice": (lambda f, x: jax.jvp(lambda x: jax.jvp(f, (x,), (x,)), (x,), (x,))[0], [1, 1]),
+    "made anew": (lambda f, x: jax.vjp(jax.checkpoint(f), x)[1](x), [1, 1]),
+    "after a weight": (lambda f, x: jax.vjp(lambda x: f(2 * x), x)[1](x), [0, 0]),
+}
+
+
+@pytest.mark.usefixtures("cpu_has_the_rule")
+@pytest.mark.parametrize("kind", DIFFERENTIATED)
+def test_in_a_program_a_forward_pass_knows_of_its_derivative(kind):
+    program, expected = DIFFERENTIATED[kind]
+    x = np.random.default_rng(0).normal(size=(1024, 1024)).astype("float16")
+    hlo = compiled(functools.partial(program, jax_softmax.softmax), x)
+    assert [count_calls(hlo, op) for op in ("softmax", BACKWARD["softmax"])] == expected
 
 
 @pytest.mark.usefixtures("cpu_has_the_rule")
