@@ -14,13 +14,16 @@ Lowered = tuple[Any, Operands]  # a lowering's context, and its operands
 
 # What float32 holds every digit of.
 NARROW = (jnp.dtype("bfloat16"), jnp.dtype("float16"))
-# That a search for conversions looks at: masked and scaled logits and their log-softmax are 20.
+# That a search looks at: masked and scaled logits and their log-softmax are 20.
 MOST_VALUES = 32
 # What `register_seeing` has seen where these are one operand more.
 OF_NARROW = ("loads", "pairs")
 # What has no elements of its own, and what XLA fuses nothing across.
 SPREAD = {"stablehlo.broadcast_in_dim", "stablehlo.constant", "stablehlo.iota"}
+# What is between rows' values and elements; on an explicit mesh they have constraints.
+SPREADING = {"stablehlo.broadcast_in_dim", "sdy.sharding_constraint"}
 BARRIER = "stablehlo.optimization_barrier"
+MANUAL = "sdy.manual_computation"
 MOVED = {"stablehlo.reshape", "stablehlo.transpose"}  # of all elements
 CUT = {"stablehlo.pad", "stablehlo.slice"}  # of some of them
 PRODUCTS = {"stablehlo.convolution", "stablehlo.dot_general"}
@@ -97,35 +100,59 @@ def was_narrow(value: Any) -> bool:
     return not pending
 
 
-def is_fused(value: Any, functions: Any) -> bool:
-    """Whether XLA may have what made an array within the code that reads it."""
-    return bool(_makers(value, functions))
+def is_fused(value: Any, functions: Any) -> bool | None:
+    """Whether XLA may have what made an array within the code that reads it; None if unknown."""
+    makers = _makers(value, functions)
+    return None if makers is None else bool(makers)
 
 
-def is_scaled(value: Any, functions: Any) -> bool:
-    """The same, where what is made of the derivative by the array is more than that derivative."""
-    return any(map(_scales, _makers(value, functions)))
+def is_scaled(value: Any, functions: Any) -> bool | None:
+    """Whether it may have there what is made of a derivative by the array, being more than that.
+
+    As the derivative by `x` of a softmax of `2 * x` is twice that by the softmax's operand.
+    """
+    makers = _makers(value, functions)
+    return None if makers is None else any(map(_scales, makers))
 
 
-def _makers(value: Any, functions: Any) -> list[Any]:
+def is_scattered(value: Any, functions: Any) -> bool:
+    """Whether a scatter wrote an array, as the transpose of picking a few of its elements does."""
+    while True:
+        value = _before(value, {"stablehlo.reshape", "sdy.sharding_constraint"})
+        returned = _returned(value, functions)
+        if returned is None:
+            return _name(value.owner) == "stablehlo.scatter"
+        value = returned
+
+
+def _makers(value: Any, functions: Any) -> list[Any] | None:
     """The operations that made an array element by element; some of them may be in `functions`.
 
-    None where one of the first operands is a matrix product, within whose code XLA has them.
+    Empty if there are none, or any of what they read is a matrix product: XLA has most of them
+    within its code then, and what is made of a derivative within the products that read that.
+    None if nothing is seen of what made it, being the argument of a function called elsewhere.
     """
-    makers, pending, seen, arguments = [], [value], {value}, {}
+    called: list[Any] = []  # and, of each value, which of them it is within
+    start: tuple[Any, tuple[int, ...]] = (value, ())
+    makers, pending, seen = [], [start], {start}
     while pending and len(seen) <= MOST_VALUES:
-        value = pending.pop(0)
-        made_by = value.owner
-        operands = []
+        value, within = pending.pop(0)
+        made_by, operands = value.owner, []
         if _name(made_by) in PRODUCTS:
             return []
-        if value in arguments:
-            operands = [arguments[value]]
-        elif _name(made_by) == "func.call" and made_by.attributes["callee"].value in functions:
-            block = functions[made_by.attributes["callee"].value].entry_block
-            arguments |= zip(block.arguments, made_by.operands, strict=True)
-            *_, returned = block.operations
-            operands = [returned.operands[value.result_number]]
+        if isinstance(made_by, mlir.ir.Block):
+            number, outside = mlir.ir.BlockArgument(value).arg_number, made_by.owner.operation
+            if within:
+                *within, call = within
+                operands = [called[call].operands[number]]
+            elif outside.name == MANUAL:
+                operands = [outside.operands[number]]
+            elif not makers and not _in_memory(outside):
+                return None
+        elif (returned := _returned(value, functions)) is not None:
+            within = (*within, len(called))
+            called.append(made_by)
+            operands = [returned]
         elif _name(made_by) in ELEMENTWISE:
             makers.append(made_by)
             operands = [v for v in made_by.operands if _shape(v) == _shape(value)]
@@ -133,10 +160,28 @@ def _makers(value: Any, functions: Any) -> list[Any]:
             makers.append(made_by)
         elif _name(made_by) in ("stablehlo.reshape", "sdy.sharding_constraint"):
             operands = made_by.operands
-        operands = [v for v in operands if v not in seen]
-        pending += operands
-        seen.update(operands)
+        new = [(v, tuple(within)) for v in operands]
+        pending += [found for found in new if found not in seen]
+        seen.update(new)
     return makers
+
+
+def _returned(value: Any, functions: Any) -> Any | None:
+    """Of a result of a call, or of `shard_map`, what is returned there; None of others."""
+    made_by = value.owner
+    if _name(made_by) == MANUAL:
+        operations = made_by.regions[0].blocks[0].operations
+    elif _name(made_by) == "func.call" and made_by.attributes["callee"].value in functions:
+        operations = functions[made_by.attributes["callee"].value].entry_block.operations
+    else:
+        return None
+    return operations[len(operations) - 1].operands[mlir.ir.OpResult(value).result_number]
+
+
+def _in_memory(outside: Any) -> bool:
+    """Whether what an operation's region is given is: a loop's, and the program's arguments."""
+    is_program = outside.name == "func.func" and outside.attributes["sym_name"].value == "main"
+    return is_program or outside.name == "stablehlo.while"
 
 
 def _scales(made_by: Any) -> bool:
@@ -146,18 +191,21 @@ def _scales(made_by: Any) -> bool:
     return _name(made_by) not in SUMS | SPREAD
 
 
-def logits_within(result: Any) -> Any | None:
+def logits_within(result: Any, functions: Any) -> Any | None:
     """The logits that XLA's code makes this softmax or log-softmax of; None of others' results."""
     passed = {"convert", "divide", "exponential", "multiply", "reshape", "subtract", "transpose"}
     passed = {f"stablehlo.{name}" for name in passed} | {"sdy.sharding_constraint"}
     value = result
     for _ in range(MOST_VALUES):
+        if (returned := _returned(value, functions)) is not None:
+            value = returned
         made_by = value.owner
         if _name(made_by) not in passed:
             return None
         value, *others = made_by.operands
         if _name(made_by) == "stablehlo.subtract" and _is_row_maximum(others[0], value):
-            widened = value.type != result.type and _name(value.owner) == "stablehlo.convert"
+            dtypes = {v.type.element_type for v in (value, result)}
+            widened = len(dtypes) == 2 and _name(value.owner) == "stablehlo.convert"
             return value.owner.operands[0] if widened else value
     return None
 
@@ -231,7 +279,11 @@ def _shape(value: Any) -> Any:
 
 
 def _before_spreading(value: Any) -> Any:
-    while _name(value.owner) == "stablehlo.broadcast_in_dim":
+    return _before(value, {"stablehlo.broadcast_in_dim"})
+
+
+def _before(value: Any, operations: set[str]) -> Any:
+    while _name(value.owner) in operations:
         value = value.owner.operands[0]
     return value
 

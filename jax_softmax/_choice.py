@@ -503,16 +503,16 @@ def choose(
     width = max(dtype.itemsize, output_dtype.itemsize)
     if apart and last and derivative:
         return Choice(platform, "XLA would fuse nothing with it")
-    if derivative and (fused or scaled):
-        too_empty = rule.fused_filled if fused else rule.scaled_filled
-        if filled(columns) >= too_empty.get((op, width), 0):
-            return Choice("xla", "XLA fuses it with its neighbours")
     most = rule.columns.get((op, width), 0)
     if not last and in_slabs(op, shape, axis, dtype, output_dtype, rule.slabs):
         if math.prod(shape[:axis]) <= rule.slabs.few:
             why = f"at most {rule.slabs.few} slabs, which more blocks may share"
             return Choice(platform, why, batch_invariant=False)
         return Choice(platform, "neighbours that blocks keep all together")
+    if most and derivative and (fused or scaled):
+        too_empty = rule.fused_filled if fused else rule.scaled_filled
+        if filled(columns) >= too_empty.get((op, width), 0):
+            return Choice("xla", "XLA fuses it with its neighbours")
     across = rule.fused_across.get((op, width)) if dtype == output_dtype else None
     if fused and across is not None and (columns > most if last else columns >= across):
         return Choice("xla", "XLA fuses it with what comes before")

@@ -19,6 +19,7 @@ from ._casts import (
     is_fused,
     is_made_of,
     is_scaled,
+    is_scattered,
     logits_of,
     logits_within,
     rounded,
@@ -86,7 +87,7 @@ def register_seeing(
 
     Without any, and with all operands' types as they are, "fused": XLA may have what made the
     operand, or with the result a derivative's tangent, within its own code. "scaled": with the
-    result only what is made of the derivative. "apart": no such thing. None: nothing is known.
+    result only what is made of the derivative. "apart": no such thing. None: not known.
 
     Lowerings are cached as functions of their operands, which see nothing of what made these, and
     those that are not cannot be for several platforms (jax 0.10 to 0.12): so there is a primitive
@@ -114,8 +115,11 @@ def register_seeing(
         request = {"here": here, "alone": alone} | params
         if primitive.name in DERIVATIVES:
             if decide(avals, **request) != "xla" or not any(map(was_narrow, operands[:2])):
-                seen = _seen_around(avals[0], operands[0], operands[1], functions, alone=alone)
-                return seen, []
+                if here not in _choice.RULES:
+                    return None, []
+                log = primitive.name in OF_OPERAND
+                y, t = operands[:2]
+                return _seen_around(avals[0], y, t, functions, log=log, alone=alone), []
             if primitive.name != "softmax_tangent":
                 return "xla", []
             x, axis = avals[0], params["axis"]
@@ -131,9 +135,8 @@ def register_seeing(
         if cast is None:
             if primitive.name not in _choice.FORWARD:
                 return None, []
-            if is_fused(operands[0], functions):
-                return "fused", []
-            return "apart" if alone else None, []
+            fused = is_fused(operands[0], functions) if here in _choice.RULES else None
+            return "fused" if fused else "apart" if fused is False and alone else None, []
         seen = decide([aval, *avals[1:]], **request)
         return seen, [(aval, rounded(cast, operands[0]))] if seen in OF_NARROW else []
 
@@ -268,19 +271,25 @@ def _decide(avals: Sequence[Any], *, here: str, op: str, **params: Any) -> str |
 
 
 def _seen_around(
-    aval: Any, result: Any, tangent: Any, functions: Any, *, alone: bool
+    aval: Any, result: Any, tangent: Any, functions: Any, *, log: bool, alone: bool
 ) -> str | None:
-    """See `register_seeing`, of a derivative's operands."""
-    logits = logits_within(result)
+    """See `register_seeing`, of a derivative's operands; `log` for log-softmax's.
+
+    After a scale, what labels pick of 1,024 float32 columns of log-softmax takes, with its
+    gradient, 278 us with the kernel's derivative and 355 with XLA's, of softmax 277 and 250, in
+    bfloat16 185 and 147, 179 and 144 (benchmarks/results/h200-graph-attention.json).
+    """
+    logits, narrow = logits_within(result, functions), aval.dtype.itemsize == 2
     scaled = logits is not None and is_scaled(logits, functions)
-    if is_fused(tangent, functions):
+    fused = is_fused(tangent, functions)
+    if fused:
         # Of 16 bits, as with a sum of squares behind softmax, XLA:GPU makes up to five kernels.
-        again = aval.dtype.itemsize == 2 and is_made_of(tangent, result) and not scaled
+        again = narrow and is_made_of(tangent, result) and not scaled
         return None if logits is None or again else "fused"
-    if scaled:
+    if scaled and not (log and not narrow and is_scattered(tangent, functions)):
         return "scaled"
     # On an automatic mesh the kernel would gather an axis that may be sharded.
-    return "apart" if alone else None
+    return "apart" if alone and None not in (fused, scaled) else None
 
 
 def may_load(
@@ -324,7 +333,8 @@ def _choose(
     if backend:
         return _choice.Choice(backend, "it was asked for")
     from_result = op in OF_OPERAND and len(operands) == 2
-    case = f"masked_{op}" if zeros_are_masked or from_result else op
+    by_xla = around in ("fused", "scaled")  # made the result, and knows it
+    case = f"masked_{op}" if zeros_are_masked or (from_result and not by_xla) else op
     case = f"selected_{op}" if selected else case
     flags = {"widened": widened, "differentiated": differentiated}
     flags |= {name: name == around for name in AROUND}

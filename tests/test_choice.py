@@ -258,6 +258,7 @@ ALONE = [  # op, columns, dtype, and whose it is with nothing before it, and for
     ("softmax", 296, "bfloat16", "xla", "xla"),
     ("softmax", 2056, "float16", "cuda", "xla"),
     ("softmax", 264, "float32", "xla", "xla"),
+    ("log_softmax", 264, "bfloat16", "cuda", "cuda"),
     ("log_softmax", 504, "bfloat16", "xla", "xla"),
     ("log_softmax", 664, "bfloat16", "cuda", "xla"),
     ("log_softmax", 1000, "float16", "cuda", "xla"),
@@ -665,15 +666,35 @@ BEFORE = {  # what makes the operand, whether XLA has it within the softmax, and
         False,
         False,
     ),
+    "a function's, twice": (
+        lambda x: jnp.where(
+            x > 0, jnp.where(x < 1, x @ jnp.ones((x.shape[1], x.shape[1]), x.dtype), -9), -9
+        ),
+        False,
+        False,
+    ),
+    "a function's, of two": (
+        lambda x: (
+            jax.nn.relu(jax.lax.optimization_barrier(x)) + jax.nn.relu(x @ jnp.eye(x.shape[1]))
+        ),
+        False,
+        False,
+    ),
     "in memory": (lambda x: jax.lax.optimization_barrier(2 * x), False, False),
     "another softmax": (lambda x: jax_softmax.softmax(x, implementation="cpu"), False, False),
 }
+
+
+def _squares(y):
+    return jnp.square(y).sum(1)
+
+
 AFTER = {  # what takes the result, and whether XLA has its transpose within the derivative
     "nothing": (lambda y: y, False),
     "a weight": (lambda y: 3 * y, True),
     "a sum": (lambda y: y + 3, False),
     "rows' sums": (lambda y: y.sum(1), True),
-    "rows' sums of squares": (lambda y: jnp.square(y).sum(1), True),
+    "rows' sums of squares": (_squares, True),
     "a matrix product": (lambda y: y @ jnp.ones((y.shape[1], 4)), False),
     "a matrix product of some": (
         lambda y: jnp.where(y > 0.1, y, 0) @ jnp.ones((y.shape[1], 4)),
@@ -697,13 +718,14 @@ def _passes(name, before, after):
 @pytest.mark.parametrize("kind", BEFORE)
 def test_the_rule_sees_what_makes_an_operand(name, kind):
     before, fused, scaled = BEFORE[kind]
-    for shape, by_xla in (((1024, 256), True), ((64, 5000), fused)):
-        hlo = compiled(_passes(name, before, lambda y: y), np.ones(shape, np.float32))
-        calls = count_calls(hlo, name) - (kind == "another softmax" and name == "softmax")
-        assert calls == (not by_xla)
-        # The derivative is what reads the result, and makes what goes back.
-        assert count_calls(hlo, BACKWARD[name]) >= (not (by_xla and scaled))
-        assert not (by_xla and scaled) or count_calls(hlo, BACKWARD[name]) == 0
+    cases = (((1024, 256), "float32", True), ((64, 5000), "float32", fused))
+    for shape, dtype, by_xla in (*cases, ((1024, 256), "float16", True)):
+        hlo = compiled(_passes(name, before, lambda y: y), np.ones(shape, dtype))
+        inner = kind == "another softmax"
+        assert count_calls(hlo, name) - (inner and name == "softmax") == (not by_xla)
+        # That of the softmax before it is the kernel's, by its name.
+        calls = count_calls(hlo, BACKWARD[name]) - (inner and name == "softmax")
+        assert calls == (not (by_xla and scaled))
 
 
 DIFFERENTIATED = {
@@ -736,6 +758,88 @@ def test_the_rule_sees_what_makes_a_cotangent(name, kind):
     hlo = compiled(_passes(name, lambda x: x, after), x)
     assert count_calls(hlo, name) == 0
     assert fused is None or count_calls(hlo, BACKWARD[name]) == (not fused)
+
+
+@pytest.mark.usefixtures("cpu_has_the_rule")
+@pytest.mark.parametrize("name", FORWARD)
+def test_the_rule_sees_little_of_what_calls_a_function(name):
+    """It goes by the shape alone then; a loop's body is given what is in memory."""
+    f = getattr(jax_softmax, name)
+
+    def gradient(f):
+        return jax.grad(lambda x: jnp.square(f(x * 0.5)).sum())
+
+    def looped(x):
+        return jax.lax.scan(lambda x, _: (f(x), None), x, length=2)[0]
+
+    x = np.ones((1024, 256), np.float32)
+    assert count_calls(compiled(gradient(jax.jit(lambda x: f(x))), x)) == 0
+    assert count_calls(compiled(gradient(looped), x), name) == 0
+    x = np.ones((64, 5000), np.float32)
+    assert count_calls(compiled(lambda x: jax.jit(lambda x: f(x))(x * 0.5), x)) == 1
+    for devices in (1, 2):
+        mesh = jax.make_mesh((devices,), ("a",), (AxisType.Auto,), devices=jax.devices()[:devices])
+        mapped = functools.partial(jax.shard_map, mesh=mesh, in_specs=P("a"), out_specs=P("a"))
+        inside, outside = mapped(lambda x: f(x * 0.5)), mapped(lambda x: f(x))
+        x = jax.device_put(np.ones((128, 5000), np.float32), NamedSharding(mesh, P("a")))
+        assert count_calls(compiled(lambda x, g=inside: g(x), x)) == 0
+        assert count_calls(compiled(lambda x, g=outside: g(x * 0.5), x)) == 1
+        assert count_calls(compiled(lambda x, g=outside: g(x), x)) == 1
+
+
+@pytest.mark.usefixtures("cpu_has_the_rule")
+@pytest.mark.parametrize("name", FORWARD)
+def test_the_rule_sees_through_the_constraints_of_an_explicit_mesh(name):
+    mesh = jax.make_mesh((2,), ("a",), (AxisType.Explicit,), devices=jax.devices("cpu")[:2])
+    with jax.set_mesh(mesh):
+        x = jax.device_put(np.ones((4096, 256), np.float32), NamedSharding(mesh, P("a")))
+        for before, calls in ((lambda x: x, 1), (lambda x: 0.5 * x, 0)):
+            both = _passes(name, before, lambda y: y)
+            assert count_calls(compiled(both, x), BACKWARD[name]) == calls
+
+
+@pytest.mark.usefixtures("cpu_has_the_rule")
+@pytest.mark.parametrize("name", FORWARD)
+def test_a_conversion_scales_where_what_comes_back_is_narrower(name):
+    for make, dtype, calls in (
+        (lambda x: x.astype("float16"), "float32", 1),
+        (lambda x: (x.astype("float32") + 1).astype("float16"), "float16", 0),
+    ):
+        both = _passes(name, make, lambda y: y)
+        assert count_calls(compiled(both, np.ones((1024, 256), dtype)), BACKWARD[name]) == calls
+
+
+@pytest.mark.usefixtures("cpu_has_the_rule")
+@pytest.mark.parametrize("scale", [1, 0.5])
+def test_a_cotangent_made_of_the_result_in_16_bits_is_not_fused(scale):
+    """Where the logits are scaled it is, as in float32."""
+    for dtype, calls in (("float16", scale == 1), ("float32", False)):
+        both = _passes("softmax", lambda x: x * x.dtype.type(scale) if scale != 1 else x, _squares)
+        x = np.random.default_rng(0).normal(size=(1024, 328)).astype(dtype)
+        assert count_calls(compiled(both, x), BACKWARD["softmax"]) == calls
+
+
+@pytest.mark.usefixtures("cpu_has_the_rule")
+def test_on_an_automatic_mesh_nothing_is_apart():
+    x = np.ones((1024, 1000), "float16")
+    assert count_calls(compiled(lambda x: jax_softmax.log_softmax(x), x)) == 1
+    mesh = jax.make_mesh((2,), ("a",), (AxisType.Auto,), devices=jax.devices("cpu")[:2])
+    x = jax.device_put(x, NamedSharding(mesh, P(None, "a")))
+    hlo = compiled(lambda x: jax_softmax.log_softmax(x), x)
+    assert count_calls(hlo) == 0 and "all-gather" not in hlo
+
+
+@pytest.mark.usefixtures("cpu_has_the_rule")
+@pytest.mark.parametrize("name", FORWARD)
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_after_a_scale_what_labels_pick_of_log_softmax_is_the_kernels_in_float32(name, dtype):
+    def loss(x, labels):
+        return PICKS["take_along_axis"](getattr(jax_softmax, name)(x * x.dtype.type(0.7)), labels)
+
+    x, labels = np.ones((1024, 256), dtype), np.arange(1024) % 256
+    hlo = compiled(jax.grad(lambda x, labels: loss(x, labels).astype("float32").sum()), x, labels)
+    calls = (name, dtype) == ("log_softmax", "float32")
+    assert count_calls(hlo, BACKWARD[name]) == calls
 
 
 @pytest.mark.usefixtures("cpu_has_the_rule")
