@@ -133,8 +133,8 @@ def _makers(value: Any, functions: Any) -> list[Any] | None:
     None if nothing is seen of what made it, being the argument of a function called elsewhere.
     """
     called: list[Any] = []  # and, of each value, which of them it is within
-    start: tuple[Any, tuple[int, ...]] = (value, ())
-    makers, pending, seen = [], [start], {start}
+    pending: list[tuple[Any, tuple[int, ...]]] = [(value, ())]
+    makers, seen = [], set(pending)
     while pending and len(seen) <= MOST_VALUES:
         value, within = pending.pop(0)
         made_by, operands = value.owner, []
