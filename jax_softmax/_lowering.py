@@ -16,15 +16,12 @@ from ._casts import (
     bound_and_loaded,
     cast_before,
     exponentials_of,
-    is_fused,
-    is_made_of,
-    is_scaled,
-    is_scattered,
     logits_of,
-    logits_within,
     rounded,
     was_narrow,
 )
+from ._neighbours import is_fused, is_scaled, is_scattered, logits_within
+from ._operations import is_made_of
 from ._reference import (
     FEWEST_OF_PARTS,
     ONE_KERNEL,

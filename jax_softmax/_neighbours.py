@@ -1,0 +1,153 @@
+"""What XLA may have within the code that it makes of a primitive: what made its operands.
+
+Of what takes a result a lowering sees nothing, but of a derivative's tangent.
+"""
+
+import operator
+from typing import Any
+
+from jax.interpreters import mlir
+
+from ._operations import (
+    MOST_VALUES,
+    PRODUCTS,
+    SPREAD,
+    before,
+    before_spreading,
+    name_of,
+    shape_of,
+)
+
+MANUAL = "sdy.manual_computation"
+SUMS = {"stablehlo.add", "stablehlo.subtract"}  # whose derivative by an operand is 1, or -1
+ELEMENTWISE = SUMS | {
+    f"stablehlo.{name}"
+    for name in (
+        *("abs", "and", "atan2", "cbrt", "ceil", "clamp", "compare", "convert", "cosine"),
+        *("divide", "exponential", "exponential_minus_one", "floor", "log", "log_plus_one"),
+        *("logistic", "maximum", "minimum", "multiply", "negate", "not", "or", "power"),
+        *("reduce_precision", "remainder", "round_nearest_afz", "round_nearest_even", "rsqrt"),
+        *("select", "sign", "sine", "sqrt", "tan", "tanh", "xor"),
+    )
+}
+ELEMENTWISE |= {"chlo.erf", "chlo.erf_inv", "chlo.square"}
+
+
+def is_fused(value: Any, functions: Any) -> bool | None:
+    """Whether XLA may have what made an array within the code that reads it; None if unknown."""
+    makers = _makers(value, functions)
+    return None if makers is None else bool(makers)
+
+
+def is_scaled(value: Any, functions: Any) -> bool | None:
+    """Whether it may have there what is made of a derivative by the array, being more than that.
+
+    As the derivative by `x` of a softmax of `2 * x` is twice that by the softmax's operand.
+    """
+    makers = _makers(value, functions)
+    return None if makers is None else any(map(_scales, makers))
+
+
+def is_scattered(value: Any, functions: Any) -> bool:
+    """Whether a scatter wrote an array, as the transpose of picking a few of its elements does."""
+    while True:
+        value = before(value, {"stablehlo.reshape", "sdy.sharding_constraint"})
+        returned = _returned(value, functions)
+        if returned is None:
+            return name_of(value.owner) == "stablehlo.scatter"
+        value = returned
+
+
+def _makers(value: Any, functions: Any) -> list[Any] | None:
+    """The operations that made an array element by element; some of them may be in `functions`.
+
+    Empty if there are none, or any of what they read is a matrix product: XLA has most of them
+    within its code then, and what is made of a derivative within the products that read that.
+    None if nothing is seen of what made it, being the argument of a function called elsewhere.
+    """
+    called: list[Any] = []  # and, of each value, which of them it is within
+    pending: list[tuple[Any, tuple[int, ...]]] = [(value, ())]
+    makers, seen = [], set(pending)
+    while pending and len(seen) <= MOST_VALUES:
+        value, within = pending.pop(0)
+        made_by, operands = value.owner, []
+        if name_of(made_by) in PRODUCTS:
+            return []
+        if isinstance(made_by, mlir.ir.Block):
+            number, outside = mlir.ir.BlockArgument(value).arg_number, made_by.owner.operation
+            if within:
+                *within, call = within
+                operands = [called[call].operands[number]]
+            elif outside.name == MANUAL:
+                operands = [outside.operands[number]]
+            elif not makers and not _in_memory(outside):
+                return None
+        elif (returned := _returned(value, functions)) is not None:
+            within = (*within, len(called))
+            called.append(made_by)
+            operands = [returned]
+        elif name_of(made_by) in ELEMENTWISE:
+            makers.append(made_by)
+            operands = [v for v in made_by.operands if shape_of(v) == shape_of(value)]
+        elif name_of(made_by) in SPREAD:
+            makers.append(made_by)
+        elif name_of(made_by) in ("stablehlo.reshape", "sdy.sharding_constraint"):
+            operands = made_by.operands
+        new = [(v, tuple(within)) for v in operands]
+        pending += [found for found in new if found not in seen]
+        seen.update(new)
+    return makers
+
+
+def _returned(value: Any, functions: Any) -> Any | None:
+    """Of a result of a call, or of `shard_map`, what is returned there; None of others."""
+    made_by = value.owner
+    if name_of(made_by) == MANUAL:
+        operations = made_by.regions[0].blocks[0].operations
+    elif name_of(made_by) == "func.call" and made_by.attributes["callee"].value in functions:
+        operations = functions[made_by.attributes["callee"].value].entry_block.operations
+    else:
+        return None
+    return operations[len(operations) - 1].operands[mlir.ir.OpResult(value).result_number]
+
+
+def _in_memory(outside: Any) -> bool:
+    """Whether what an operation's region is given is: a loop's, and the program's arguments."""
+    is_program = outside.name == "func.func" and outside.attributes["sym_name"].value == "main"
+    return is_program or outside.name == "stablehlo.while"
+
+
+def _scales(made_by: Any) -> bool:
+    if name_of(made_by) == "stablehlo.convert":
+        widths = (v.type.element_type.width for v in (*made_by.operands, *made_by.results))
+        return operator.lt(*widths)  # what comes back is narrower: XLA would write that alone
+    return name_of(made_by) not in SUMS | SPREAD
+
+
+def logits_within(result: Any, functions: Any) -> Any | None:
+    """The logits that XLA's code makes this softmax or log-softmax of; None of others' results."""
+    passed = {"convert", "divide", "exponential", "multiply", "reshape", "subtract", "transpose"}
+    passed = {f"stablehlo.{name}" for name in passed} | {"sdy.sharding_constraint"}
+    value = result
+    for _ in range(MOST_VALUES):
+        if (returned := _returned(value, functions)) is not None:
+            value = returned
+        made_by = value.owner
+        if name_of(made_by) not in passed:
+            return None
+        value, *others = made_by.operands
+        if name_of(made_by) == "stablehlo.subtract" and _is_row_maximum(others[0], value):
+            dtypes = {v.type.element_type for v in (value, result)}
+            widened = len(dtypes) == 2 and name_of(value.owner) == "stablehlo.convert"
+            return value.owner.operands[0] if widened else value
+    return None
+
+
+def _is_row_maximum(value: Any, of: Any) -> bool:
+    made_by = before_spreading(value).owner
+    if name_of(made_by) != "stablehlo.maximum":  # with what it is at least
+        return False
+    return any(
+        name_of(v.owner) == "stablehlo.reduce" and v.owner.operands[0] == of
+        for v in made_by.operands
+    )

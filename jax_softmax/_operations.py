@@ -1,0 +1,47 @@
+"""The operations that made a primitive's operands, as lowerings walk back through them."""
+
+from typing import Any
+
+# That a search looks at: masked and scaled logits and their log-softmax are 20.
+MOST_VALUES = 32
+BARRIER = "stablehlo.optimization_barrier"
+# What has no elements of its own, all of an operand's, and some of them.
+SPREAD = {"stablehlo.broadcast_in_dim", "stablehlo.constant", "stablehlo.iota"}
+MOVED = {"stablehlo.reshape", "stablehlo.transpose"}
+CUT = {"stablehlo.pad", "stablehlo.slice"}
+PRODUCTS = {"stablehlo.convolution", "stablehlo.dot_general"}
+UNFUSED = PRODUCTS | {BARRIER}  # what XLA fuses nothing across
+
+
+def name_of(operation: Any) -> str | None:
+    return getattr(operation, "name", None)
+
+
+def shape_of(value: Any) -> Any:
+    return getattr(value.type, "shape", None)
+
+
+def before_spreading(value: Any) -> Any:
+    return before(value, {"stablehlo.broadcast_in_dim"})
+
+
+def before(value: Any, operations: set[str]) -> Any:
+    while name_of(value.owner) in operations:
+        value = value.owner.operands[0]
+    return value
+
+
+def is_made_of(value: Any, other: Any) -> bool:
+    """Whether there is anything of the other array in this one, for all that a search finds."""
+    pending, seen = [value], {value}
+    while pending:
+        value = pending.pop()
+        if value == other or len(seen) > MOST_VALUES:
+            return True
+        operands = list(getattr(value.owner, "operands", ()))
+        if name_of(value.owner) not in MOVED | CUT:
+            operands = [v for v in operands if shape_of(v) == shape_of(value)]
+        operands = [v for v in operands if v not in seen]
+        pending += operands
+        seen.update(operands)
+    return False
