@@ -193,9 +193,9 @@ class Rule(NamedTuple):
     # Without anything that XLA may fuse before them, forward, of so many columns and filling less
     # they are the kernels': as fast in geometric mean over all that may follow, or faster.
     apart: dict[tuple[str, int], Odd]
-    # The same where there is a derivative, which is the kernels' but for some of what follows: with
-    # the forward pass by XLA's code both take 1.00 to 1.12 times as long
-    # (benchmarks/results/h200-graph-both.json).
+    # The same where there is a derivative, which is the kernels' but for some of what follows: both
+    # took 1.00 to 1.12 times as long by the rule before it (benchmarks/results/h200-graph-both.json
+    # beside h200-graph-short.json, -long and -lengths-16bit).
     in_both: dict[tuple[str, int], tuple[Odd, ...]]
     # With what XLA may fuse before it, forward, rows of any length are XLA's, and along another
     # axis those of so many columns or more.

@@ -45,7 +45,8 @@ DERIVATIVES = ("softmax_tangent", *OF_OPERAND)
 AROUND = ("fused", "scaled", "apart")
 
 # What plain JAX is not told.
-OF_CHOICE = ("strategy", "batch_invariant", "selected", "differentiated")
+OF_CHOICE_ALONE = ("selected", "differentiated")
+OF_CHOICE = ("strategy", "batch_invariant", *OF_CHOICE_ALONE)
 
 # What handlers want to be told beside the request, and what it is unless a primitive says so.
 ATTRIBUTES = {"softmax_tangent": {"scale": 1.0, "zeros_are_masked": False}}
@@ -374,7 +375,7 @@ def _lower(
         return _lower_reference(ctx, *operands, reference=reference, backend=backend, **params)
     in_place = here == "cpu" and alone
     reads = 2 if op in DERIVATIVES else len(operands)
-    for unknown in ("selected", "differentiated"):  # to handlers
+    for unknown in OF_CHOICE_ALONE:  # to handlers
         params.pop(unknown, None)
     params["batch_invariant"] = choice.is_batch_invariant(batch_invariant)
     request = {k: params[k] for k in ("axis", "dtype", "strategy", "batch_invariant")}

@@ -13,12 +13,14 @@ from ._operations import (
     PRODUCTS,
     SPREAD,
     before,
-    before_spreading,
     name_of,
     shape_of,
 )
 
 MANUAL = "sdy.manual_computation"
+# On an explicit mesh these are behind every operation.
+CONSTRAINTS = {"sdy.sharding_constraint"}
+SPREADING = CONSTRAINTS | {"stablehlo.broadcast_in_dim"}
 SUMS = {"stablehlo.add", "stablehlo.subtract"}  # whose derivative by an operand is 1, or -1
 ELEMENTWISE = SUMS | {
     f"stablehlo.{name}"
@@ -51,7 +53,7 @@ def is_scaled(value: Any, functions: Any) -> bool | None:
 def is_scattered(value: Any, functions: Any) -> bool:
     """Whether a scatter wrote an array, as the transpose of picking a few of its elements does."""
     while True:
-        value = before(value, {"stablehlo.reshape", "sdy.sharding_constraint"})
+        value = before(value, CONSTRAINTS | {"stablehlo.reshape"})
         returned = _returned(value, functions)
         if returned is None:
             return name_of(value.owner) == "stablehlo.scatter"
@@ -91,7 +93,7 @@ def _makers(value: Any, functions: Any) -> list[Any] | None:
             operands = [v for v in made_by.operands if shape_of(v) == shape_of(value)]
         elif name_of(made_by) in SPREAD:
             makers.append(made_by)
-        elif name_of(made_by) in ("stablehlo.reshape", "sdy.sharding_constraint"):
+        elif name_of(made_by) in CONSTRAINTS | {"stablehlo.reshape"}:
             operands = made_by.operands
         new = [(v, tuple(within)) for v in operands]
         pending += [found for found in new if found not in seen]
@@ -127,10 +129,10 @@ def _scales(made_by: Any) -> bool:
 def logits_within(result: Any, functions: Any) -> Any | None:
     """The logits that XLA's code makes this softmax or log-softmax of; None of others' results."""
     passed = {"convert", "divide", "exponential", "multiply", "reshape", "subtract", "transpose"}
-    passed = {f"stablehlo.{name}" for name in passed} | {"sdy.sharding_constraint"}
+    passed = {f"stablehlo.{name}" for name in passed} | CONSTRAINTS
     value = result
     for _ in range(MOST_VALUES):
-        if (returned := _returned(value, functions)) is not None:
+        while (returned := _returned(value, functions)) is not None:
             value = returned
         made_by = value.owner
         if name_of(made_by) not in passed:
@@ -144,10 +146,10 @@ def logits_within(result: Any, functions: Any) -> Any | None:
 
 
 def _is_row_maximum(value: Any, of: Any) -> bool:
-    made_by = before_spreading(value).owner
+    made_by = before(value, SPREADING).owner
     if name_of(made_by) != "stablehlo.maximum":  # with what it is at least
         return False
-    return any(
-        name_of(v.owner) == "stablehlo.reduce" and v.owner.operands[0] == of
-        for v in made_by.operands
-    )
+    of = before(of, CONSTRAINTS)
+    maxima = [before(v, SPREADING).owner for v in made_by.operands]
+    reduced = [m.operands[0] for m in maxima if name_of(m) == "stablehlo.reduce"]
+    return any(before(v, CONSTRAINTS) == of for v in reduced)

@@ -790,8 +790,10 @@ def test_the_rule_sees_little_of_what_calls_a_function(name):
 
 @pytest.mark.usefixtures("cpu_has_the_rule")
 @pytest.mark.parametrize("name", FORWARD)
-def test_the_rule_sees_through_the_constraints_of_an_explicit_mesh(name):
-    mesh = jax.make_mesh((2,), ("a",), (AxisType.Explicit,), devices=jax.devices("cpu")[:2])
+@pytest.mark.parametrize("devices", [1, 2])
+def test_the_rule_sees_through_the_constraints_of_an_explicit_mesh(name, devices):
+    cpus = jax.devices("cpu")[:devices]
+    mesh = jax.make_mesh((devices,), ("a",), (AxisType.Explicit,), devices=cpus)
     with jax.set_mesh(mesh):
         x = jax.device_put(np.ones((4096, 256), np.float32), NamedSharding(mesh, P("a")))
         for before, calls in ((lambda x: x, 1), (lambda x: 0.5 * x, 0)):
