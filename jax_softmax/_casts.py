@@ -14,6 +14,7 @@ from ._operations import (
     MOVED,
     SPREAD,
     UNFUSED,
+    before,
     before_spreading,
     is_made_of,
     name_of,
@@ -33,12 +34,10 @@ def cast_before(operand: Any, aval: Any) -> tuple[Any, Any] | None:
 
     There may be reshapes between them, as where all tokens' logits become the rows of a loss.
     """
-    made_by = operand.owner  # an operation, or a block, whose argument it is
     # What its type says on an explicit mesh, and the source's will.
     explicit = aval.sharding.mesh.are_all_axes_explicit
     passed = "sdy.sharding_constraint" if explicit else "stablehlo.reshape"
-    while name_of(made_by) == passed:
-        made_by = made_by.operands[0].owner
+    made_by = before(operand, {passed}).owner  # an operation, or a block, whose argument it is
     if aval.dtype != jnp.float32 or name_of(made_by) != "stablehlo.convert":
         return None
     dtype = _narrow_dtype(made_by.operands[0])

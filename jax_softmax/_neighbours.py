@@ -20,6 +20,7 @@ from ._operations import (
 MANUAL = "sdy.manual_computation"
 # On an explicit mesh these are behind every operation.
 CONSTRAINTS = {"sdy.sharding_constraint"}
+RESHAPING = CONSTRAINTS | {"stablehlo.reshape"}
 SPREADING = CONSTRAINTS | {"stablehlo.broadcast_in_dim"}
 SUMS = {"stablehlo.add", "stablehlo.subtract"}  # whose derivative by an operand is 1, or -1
 ELEMENTWISE = SUMS | {
@@ -53,7 +54,7 @@ def is_scaled(value: Any, functions: Any) -> bool | None:
 def is_scattered(value: Any, functions: Any) -> bool:
     """Whether a scatter wrote an array, as the transpose of picking a few of its elements does."""
     while True:
-        value = before(value, CONSTRAINTS | {"stablehlo.reshape"})
+        value = before(value, RESHAPING)
         returned = _returned(value, functions)
         if returned is None:
             return name_of(value.owner) == "stablehlo.scatter"
@@ -93,7 +94,7 @@ def _makers(value: Any, functions: Any) -> list[Any] | None:
             operands = [v for v in made_by.operands if shape_of(v) == shape_of(value)]
         elif name_of(made_by) in SPREAD:
             makers.append(made_by)
-        elif name_of(made_by) in CONSTRAINTS | {"stablehlo.reshape"}:
+        elif name_of(made_by) in RESHAPING:
             operands = made_by.operands
         new = [(v, tuple(within)) for v in operands]
         pending += [found for found in new if found not in seen]
