@@ -38,6 +38,7 @@ TIMED = {
 DIRECTIONS = {"forward": ("forward",), "gradient": ("gradient",), "either": ("forward", "gradient")}
 # Of a producer and a consumer, by what XLA may have within its own code ("fused"), where what is
 # made of the derivative is more than that ("scaled"), and nothing ("apart"): see _lowering.py.
+# Kernels multiply by a scale themselves, which leaves nothing before them.
 BEFORE = {"none": "apart", "matmul": "apart", "bias": "fused", "scale": "scaled", "cast": "cast"}
 AFTER = {"none": "apart", "matmul": "apart"}  # others: "fused"
 MOST_THRESHOLDS = 2
@@ -122,7 +123,7 @@ def describe(title: str, buckets: list[Bucket], choices: tuple[str, ...]) -> Non
 def around(entry: Entry) -> str:
     before = BEFORE[entry["producer"]]
     if entry["direction"] == "forward":
-        return f"after {before}"
+        return f"after {'apart' if before == 'scaled' else before}"
     return f"between {before} and {AFTER.get(entry['consumer'], 'fused')}"
 
 

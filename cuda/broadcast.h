@@ -140,7 +140,7 @@ struct Terms {
 // What an op has beside its operands.
 struct Extras {
   Terms terms;                    // of ops that take them
-  double scale = 1;               // of softmax_tangent
+  double scale = 1;               // of softmax_tangent, or of logits
   bool zeros_are_masked = false;  // in softmax_tangent
 };
 

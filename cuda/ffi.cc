@@ -132,6 +132,16 @@ auto BoundTo() {
                          axis, logical_axis, strategy, batch_invariant);
             },
             {kTrait});
+  } else if constexpr (ScalesLogits(kOp)) {
+    return Binding().Attr<double>("scale").To(
+        [](cudaStream_t stream, int32_t ordinal, ffi::RemainingArgs args,
+           ffi::Result<ffi::AnyBuffer> out, ffi::RemainingRets more, int64_t axis,
+           int64_t logical_axis, std::string_view strategy, bool batch_invariant, double scale) {
+          if (!(scale > 0)) return Invalid(kOp, "wants a positive scale");
+          return Run(kOp, {{}, scale}, {}, stream, ordinal, args, out, more, axis, logical_axis,
+                     strategy, batch_invariant);
+        },
+        {kTrait});
   } else {
     return Binding().To([](auto... args) { return Run(kOp, {}, {}, args...); }, {kTrait});
   }

@@ -219,6 +219,10 @@ cudaError_t Run(const Call& call, cudaStream_t stream, int* resident) {
   if constexpr (requires { op.scale; }) {
     op.scale = static_cast<typename Op::T>(call.scale);
     op.zeros_are_masked = call.zeros_are_masked;
+  } else if constexpr (kScalesLogits<Op>) {
+    op.logits.scale = static_cast<typename Op::T>(call.scale);
+  } else if (call.scale != 1) {
+    return cudaErrorInvalidValue;
   }
   Load load;
   for (int i = 0; i < Op::kInputs; ++i) load.source[i] = static_cast<const In*>(call.inputs[i]);

@@ -23,7 +23,7 @@ struct Call {
   Problem problem;
   Plan plan;
   Terms terms = {};               // of ops that take them
-  double scale = 1;               // of softmax_tangent
+  double scale = 1;               // of softmax_tangent, or of logits
   bool zeros_are_masked = false;  // in softmax_tangent
   PairsOfRows pairs = {};         // of logsumexp
 };

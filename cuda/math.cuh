@@ -14,6 +14,9 @@ template <typename S>
 struct ScalarMath {
   // Whether a sum may forget its rounding errors.
   static constexpr bool kPlainSums = false;
+  // Whether the functions of logits take a number that these are multiplied with: where nothing is
+  // converted.
+  static constexpr bool kScales = false;
   using Scalar = S;
   using T = S;
   // NaN loses, as in fmax.
@@ -21,6 +24,14 @@ struct ScalarMath {
   JS_HD static double Larger(double a, double b) { return fmax(a, b); }
   JS_HD static float Log1p(float x) { return log1pf(x); }
   JS_HD static double Log1p(double x) { return log1p(x); }
+  // Rounded, never part of a multiply-add.
+  JS_HD static float Product(float x, float scale) {
+#ifdef __CUDA_ARCH__
+    return __fmul_rn(x, scale);
+#else
+    return x * scale;
+#endif
+  }
   // ExpShifted(x, top) is exp(x - top) up to a factor that depends on `top` alone, and that a
   // quotient of two such sums does not have; ShiftedRatio(from, to) turns terms shifted by `from`
   // into terms shifted by `to`.
@@ -69,6 +80,7 @@ struct ExactMath : ScalarMath<S> {
 template <>
 struct ExactMath<float> : ScalarMath<float> {
   static constexpr bool kExact = true;
+  static constexpr bool kScales = true;
   using ForLogSums = SumMath<float>;
   static constexpr float kLog2ELow = 1.925963033500701e-08f;  // what kLog2E is too small by
 
@@ -84,6 +96,20 @@ struct ExactMath<float> : ScalarMath<float> {
   }
   JS_HD static float ExpShifted(float x, float top) { return ExpOfDifference(x, top); }
   JS_HD static float ShiftedRatio(float from, float to) { return ExpOfDifference(from, to); }
+
+  // Of products as a program has them that multiplies first.
+  JS_HD static float ExpOfDifference(float x, float top, float scale) {
+    return ExpOfDifference(Product(x, scale), Product(top, scale));
+  }
+  JS_HD static float ExpShifted(float x, float top, float scale) {
+    return ExpOfDifference(x, top, scale);
+  }
+  JS_HD static float ShiftedRatio(float from, float to, float scale) {
+    return ExpOfDifference(from, to, scale);
+  }
+  JS_HD static float LogOfRatio(float x, float top, float log_sum, float scale) {
+    return (Product(x, scale) - Product(top, scale)) - log_sum;
+  }
 
  private:
   // exp(x) / 2^(whole + fraction), of which `fraction` is at most about a half.
@@ -166,27 +192,34 @@ struct NarrowInputSumMath;
 //
 // What rounding top * log2(e) costs is the same factor in every term. Beyond 2^29, where that might
 // overflow, two values differ by nothing or by enough for the exponential to be 0 in any base.
+// Products with a `scale` are not rounded, which costs no instruction.
 struct NarrowInputMath : NarrowMath {
+  static constexpr bool kScales = true;
   using ForLogSums = NarrowInputSumMath;
-  JS_HD static float Scale(float top) { return fabsf(top) < 0x1p29f ? kLog2E : 1; }
-  // The product as ExpShifted takes it: rounded, never part of another multiply-add.
-  JS_HD static float Rounded(float top) {
-#ifdef __CUDA_ARCH__
-    return __fmul_rn(top, Scale(top));
-#else
-    return top * Scale(top);
-#endif
+  JS_HD static float Scale(float top, float scale = 1) {
+    return fabsf(top) * scale < 0x1p29f ? scale * kLog2E : scale;
   }
-  JS_HD static float ExpShifted(float x, float top) {
-    return Exp2(fmaf(x, Scale(top), -Rounded(top)));
+  // The product as ExpShifted takes it.
+  JS_HD static float Rounded(float top, float scale = 1) { return Product(top, Scale(top, scale)); }
+  JS_HD static float ExpShifted(float x, float top, float scale = 1) {
+    return Exp2(fmaf(x, Scale(top, scale), -Rounded(top, scale)));
   }
   // What turns terms shifted by `from` into terms shifted by `to`, their factors included.
-  JS_HD static float ShiftedRatio(float from, float to) {
-    return Scale(from) == Scale(to) ? Exp2(Rounded(from) - Rounded(to)) : 0;
+  JS_HD static float ShiftedRatio(float from, float to, float scale = 1) {
+    const bool alike = Scale(from, scale) == Scale(to, scale);
+    return alike ? Exp2(Rounded(from, scale) - Rounded(to, scale)) : 0;
   }
   // A sum of terms shifted by `top` without their factor.
-  JS_HD static float Unshifted(float sum, float top) {
-    return sum * Exp2(fmaf(-top, Scale(top), Rounded(top)));
+  JS_HD static float Unshifted(float sum, float top, float scale = 1) {
+    return sum * Exp2(fmaf(-top, Scale(top, scale), Rounded(top, scale)));
+  }
+  using NarrowMath::ExpOfDifference;
+  JS_HD static float ExpOfDifference(float x, float top, float scale) {
+    return Exp2((x - top) * (scale * kLog2E));
+  }
+  JS_HD static float LogOfRatio(float x, float top, float log_sum, float scale) {
+    const float half = fmaf(x, 0.5f, -0.5f * top);  // of the difference, which may be too large
+    return fmaf(half, 2 * scale, -log_sum);
   }
 };
 
@@ -227,6 +260,7 @@ struct NarrowInputExactMath : ScalarMath<float> {
 
 // For float32 results of 16-bit inputs.
 struct WideningMath : ExactMath<float> {
+  static constexpr bool kScales = false;
   using ForPairs = NarrowInputExactMath;
   using ForLogSums = NarrowInputSumMath;
 };

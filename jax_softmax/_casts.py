@@ -3,7 +3,7 @@
 In mixed precision a softmax of 16 bits is often that of a float32 copy of them.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 from jax.interpreters import mlir
@@ -27,6 +27,18 @@ Lowered = tuple[Any, Operands]  # a lowering's context, and its operands
 NARROW = (jnp.dtype("bfloat16"), jnp.dtype("float16"))
 # What `register_seeing` has seen where these are one operand more.
 OF_NARROW = ("loads", "pairs")
+
+
+class Seen(NamedTuple):
+    """What a lowering has seen of what made its operands: see `_lowering.register_seeing`."""
+
+    made: str | None = None
+    scale: float = 1.0
+
+    @property
+    def has_source(self) -> bool:
+        """Whether what the first operand was made of, for kernels to load, is one operand more."""
+        return self.made in OF_NARROW or self.scale != 1
 
 
 def cast_before(operand: Any, aval: Any) -> tuple[Any, Any] | None:
@@ -138,12 +150,12 @@ def _narrow_dtype(value: Any) -> Any:
     return next((d for d in NARROW if element == mlir.dtype_to_ir_type(d)), None)
 
 
-def bound_and_loaded(ctx: Any, operands: Operands, seen: str | None) -> tuple[Lowered, Lowered]:
+def bound_and_loaded(ctx: Any, operands: Operands, seen: Seen) -> tuple[Lowered, Lowered]:
     """What a primitive is bound to and what its kernels load, each with the context to lower it in.
 
-    These differ where the last operand is what the first one was converted from.
+    These differ where the last operand is what the first one was made of.
     """
-    if seen not in OF_NARROW:
+    if not seen.has_source:
         return (ctx, operands), (ctx, operands)
     (*avals, aval), (*values, value) = ctx.avals_in, operands
     bound = ctx.replace(avals_in=avals), (*values,)

@@ -197,6 +197,10 @@ class Rule(NamedTuple):
     # took 1.00 to 1.12 times as long by the rule before it (benchmarks/results/h200-graph-both.json
     # beside h200-graph-short.json, -long and -lengths-16bit).
     in_both: dict[tuple[str, int], tuple[Odd, ...]]
+    # Where kernels multiply the logits, and the derivative is XLA's, which multiplies that. Of 512
+    # to 4,096 columns log-softmax of 16 bits took 0.87 times as long, softmax of float32 0.90 to
+    # 1.02 times (benchmarks/results/h200-graph-multiplied.json).
+    in_both_multiplied: dict[tuple[str, int], tuple[Odd, ...]]
     # With what XLA may fuse before it, forward, rows of any length are XLA's, and along another
     # axis those of so many columns or more.
     fused_across: dict[tuple[str, int], int]
@@ -334,6 +338,15 @@ RULES = {
                 Odd(range(2**9, ONE_KERNEL + 1)),
             )
         },
+        in_both_multiplied={
+            ("softmax", 2): (
+                Odd(range(128, 2**9), filled=0.7),
+                Odd(range(2**9, ONE_KERNEL + 1)),
+            ),
+            **dict.fromkeys(
+                [("softmax", 4), ("log_softmax", 2)], (Odd(range(2**9, ONE_KERNEL + 1)),)
+            ),
+        },
         fused_across={("softmax", 4): 2**7, ("log_softmax", 4): 2**8},
     )
 }
@@ -429,6 +442,8 @@ def choose(
     widened: bool = False,
     fused: bool = False,
     scaled: bool = False,
+    multiplied: bool = False,
+    stored: bool = False,
     apart: bool = False,
     differentiated: bool = False,
 ) -> Choice:
@@ -439,9 +454,11 @@ def choose(
     its result and its tangent, or one of them, are computed from. `fused` says that XLA may have
     what made the operand within its own code, of a derivative the tangent; `scaled`, of a
     derivative, only what is made of it; either, that XLA's code made the result; `apart`, that
-    there is no such thing, forward or around a derivative. `differentiated` says that there is a
-    derivative too, and "selected_" before its name that its tangent and its result are selected by
-    a mask.
+    there is no such thing, forward or around a derivative; `multiplied`, that the kernels multiply
+    the logits by a number; `stored`, that one made a derivative's result, and XLA may have more
+    within its own code than it would write and read for a kernel. `differentiated` says that there
+    is a derivative too, and "selected_" before its name that its tangent and its result are
+    selected by a mask.
     """
     rule = RULES.get(platform)
     if is_short(op, shape[axis], platform):
@@ -501,6 +518,8 @@ def choose(
             if columns <= longest and elements <= most:
                 return Choice("xla", f"at most {most} elements, which XLA fuses")
     width = max(dtype.itemsize, output_dtype.itemsize)
+    if stored:
+        return Choice("xla", "XLA fuses more with it than the kernel that stored the result")
     if apart and last and derivative:
         return Choice(platform, "XLA would fuse nothing with it")
     most = rule.columns.get((op, width), 0)
@@ -535,7 +554,8 @@ def choose(
     if whole and filled(columns) < too_empty:
         return Choice(platform, "rows with too much padding for XLA")
     if whole and apart and differentiated:
-        for rows in rule.in_both.get((op, width), ()):
+        in_both = rule.in_both_multiplied if multiplied else rule.in_both
+        for rows in in_both.get((op, width), ()):
             if columns in rows.columns and filled(columns) < rows.filled:
                 return Choice(platform, "the kernels are the faster ones with the derivative")
     return Choice("xla", f"rows of at most {most}: one kernel that fuses with its neighbours")

@@ -13,6 +13,7 @@ from jax.interpreters import mlir
 from . import _choice, _native
 from ._casts import (
     OF_NARROW,
+    Seen,
     bound_and_loaded,
     cast_before,
     exponentials_of,
@@ -32,6 +33,7 @@ from ._reference import (
     row_pairs,
     tangent_of_parts,
 )
+from ._scales import scale_before, scale_within
 
 Reference = Callable[..., jax.Array]
 Rule = Callable[..., Any]
@@ -42,7 +44,7 @@ OF_OPERAND = ("log_softmax_tangent", "log_softmax_cotangent")
 DERIVATIVES = ("softmax_tangent", *OF_OPERAND)
 
 # What is seen of an op's neighbours, where there is no conversion to float32.
-AROUND = ("fused", "scaled", "apart")
+AROUND = ("fused", "scaled", "multiplied", "stored", "apart")
 
 # What plain JAX is not told.
 OF_CHOICE_ALONE = ("selected", "differentiated")
@@ -85,7 +87,12 @@ def register_seeing(
 
     Without any, and with all operands' types as they are, "fused": XLA may have what made the
     operand, or with the result a derivative's tangent, within its own code. "scaled": with the
-    result only what is made of the derivative. "apart": no such thing. None: not known.
+    result only what is made of the derivative. "multiplied": the same, a kernel that multiplied the
+    logits having made the result. "stored": it may have what made the tangent, and such a kernel,
+    or any one of long rows, made the result. "apart": no such thing. None: not known.
+
+    Kernels on a GPU multiply logits by `seen.scale` where nothing is converted: what was multiplied
+    is one operand more then, and what is said of neighbours is said of those that made it.
 
     Lowerings are cached as functions of their operands, which see nothing of what made these, and
     those that are not cannot be for several platforms (jax 0.10 to 0.12): so there is a primitive
@@ -99,14 +106,14 @@ def register_seeing(
     seeing = Primitive(f"{primitive.name}_seeing")
     seeing.multiple_results = primitive.multiple_results
 
-    def abstract_eval(*avals: Any, seen: str | None, **params: Any) -> Any:
-        return primitive.abstract_eval(*avals[: -1 if seen in OF_NARROW else None], **params)
+    def abstract_eval(*avals: Any, seen: Seen, **params: Any) -> Any:
+        return primitive.abstract_eval(*avals[: -1 if seen.has_source else None], **params)
 
-    def look(ctx: Any, operands: Sequence[Any], **params: Any) -> tuple[str | None, list[Any]]:
+    def look(ctx: Any, operands: Sequence[Any], **params: Any) -> tuple[Seen, list[Any]]:
         """`seen`, and the operands more that this takes, each with its type."""
         here, *others = ctx.module_context.platforms
         if here not in rules or others:
-            return None, []
+            return Seen(), []
         avals = ctx.avals_in
         alone = one_device(ctx) or _have_rows(avals, **params)
         functions = ctx.module_context.symbol_table
@@ -114,36 +121,41 @@ def register_seeing(
         if primitive.name in DERIVATIVES:
             if decide(avals, **request) != "xla" or not any(map(was_narrow, operands[:2])):
                 if here not in _choice.RULES:
-                    return None, []
-                log = primitive.name in OF_OPERAND
-                y, t = operands[:2]
-                return _seen_around(avals[0], y, t, functions, log=log, alone=alone), []
+                    return Seen(), []
+                log, axis = primitive.name in OF_OPERAND, params["axis"]
+                around = {"log": log, "axis": axis, "alone": alone}
+                return Seen(_seen_around(avals[0], *operands[:2], functions, **around)), []
             if primitive.name != "softmax_tangent":
-                return "xla", []
+                return Seen("xla"), []
             x, axis = avals[0], params["axis"]
             if is_one_kernel(x, axis, ONE_KERNEL_ALONE):
                 types = x, x.update(dtype=jnp.dtype(bool))
-                return "xla", list(zip(types, logits_of(*operands), strict=False))
+                return Seen("xla"), list(zip(types, logits_of(*operands), strict=False))
             long = not is_last(x, axis) and x.shape[axis] >= FEWEST_OF_PARTS
             plain = long and not params.get("zeros_are_masked")
             parts = exponentials_of(*operands) if plain else None
             types = x, without_axis(x, axis)
-            return ("parts" if parts else "xla"), list(zip(types, parts or (), strict=False))
-        cast, aval = cast_before(operands[0], avals[0]) or (None, None)
-        if cast is None:
-            if primitive.name not in _choice.FORWARD:
-                return None, []
-            fused = is_fused(operands[0], functions) if here in _choice.RULES else None
-            return "fused" if fused else "apart" if fused is False and alone else None, []
-        seen = decide([aval, *avals[1:]], **request)
-        return seen, [(aval, rounded(cast, operands[0]))] if seen in OF_NARROW else []
+            more = list(zip(types, parts or (), strict=False))
+            return Seen("parts" if parts else "xla"), more
+        (aval, *others), operand = avals, operands[0]
+        cast, narrow = cast_before(operand, aval) or (None, None)
+        if cast is not None:
+            made = decide([narrow, *others], **request)
+            return Seen(made), [(narrow, rounded(cast, operand))] if made in OF_NARROW else []
+        if primitive.name not in _choice.FORWARD:
+            return Seen(), []
+        scaled = here == "cuda" and params["dtype"] == aval.dtype and aval.dtype.itemsize < 8
+        scale, source = (scale_before(operand) if scaled else None) or (1.0, operand)
+        fused = is_fused(source, functions) if here in _choice.RULES else None
+        made = "fused" if fused else "apart" if fused is False and alone else None
+        return Seen(made, scale), [(aval, source)] if scale != 1 else []
 
     def lower(ctx: Any, *operands: Any, **params: Any) -> Any:
         seen, more = look(ctx, operands, **params)
         ctx = ctx.replace(avals_in=[*ctx.avals_in, *(aval for aval, _ in more)])
         operands = (*operands, *(operand for _, operand in more))
         bind = partial(seeing.bind, seen=seen, **params)
-        if seen == "parts":
+        if seen.made == "parts":
             bind = partial(tangent_of_parts, axis=params["axis"], dtype=params["dtype"])
         return mlir.lower_fun(bind, multiple_results=seeing.multiple_results)(ctx, *operands)
 
@@ -154,7 +166,7 @@ def register_seeing(
     mlir.register_lowering(primitive, lower, cacheable=False)
 
 
-def _lower_default(ctx: Any, *operands: Any, default: Rule, seen: str | None, **params: Any) -> Any:
+def _lower_default(ctx: Any, *operands: Any, default: Rule, seen: Seen, **params: Any) -> Any:
     (ctx, operands), _ = bound_and_loaded(ctx, operands, seen)
     return default(ctx, *operands, **params)
 
@@ -220,14 +232,14 @@ def _lower_map(
     name: str,
     default: Rule,
     here: str,
-    seen: str | None,
+    seen: Seen,
     axis: int,
     dtype: Any,
 ) -> Any:
     x = ctx.avals_in[0]
     params = {"axis": axis, "dtype": dtype}
     if (
-        seen is None
+        seen.made is None
         and one_device(ctx)
         and axis == x.ndim - 1
         and dtype == x.dtype
@@ -269,7 +281,14 @@ def _decide(avals: Sequence[Any], *, here: str, op: str, **params: Any) -> str |
 
 
 def _seen_around(
-    aval: Any, result: Any, tangent: Any, functions: Any, *, log: bool, alone: bool
+    aval: Any,
+    result: Any,
+    tangent: Any,
+    functions: Any,
+    *,
+    log: bool,
+    axis: int,
+    alone: bool,
 ) -> str | None:
     """See `register_seeing`, of a derivative's operands; `log` for log-softmax's.
 
@@ -277,9 +296,14 @@ def _seen_around(
     gradient, 278 us with the kernel's derivative and 355 with XLA's, of softmax 277 and 250, in
     bfloat16 185 and 147, 179 and 144 (benchmarks/results/h200-graph-attention.json).
     """
+    fused, scale = is_fused(tangent, functions), scale_within(result)
+    if scale is not None:
+        columns = aval.shape[axis]
+        long = isinstance(columns, int) and columns > ONE_KERNEL and is_last(aval, axis)
+        if scale != 1 or (fused and long):
+            return "stored" if fused else "multiplied"
     logits, narrow = logits_within(result, functions), aval.dtype.itemsize == 2
     scaled = logits is not None and is_scaled(logits, functions)
-    fused = is_fused(tangent, functions)
     if fused:
         # Of 16 bits, as with a sum of squares behind softmax, XLA:GPU makes up to five kernels.
         again = narrow and is_made_of(tangent, result) and not scaled
@@ -310,6 +334,7 @@ def _choose(
     batch_invariant: bool | None,
     widened: bool,
     around: str | None = None,
+    multiplied: bool = False,
     zeros_are_masked: bool = False,
     selected: bool = False,
     differentiated: bool = False,
@@ -335,7 +360,8 @@ def _choose(
     case = f"masked_{op}" if zeros_are_masked or (from_result and not by_xla) else op
     case = f"selected_{op}" if selected else case
     flags = {"widened": widened, "differentiated": differentiated}
-    flags |= {name: name == around for name in AROUND}
+    flags |= {"multiplied": multiplied, "stored": around in ("multiplied", "stored")}
+    flags |= {name: name == around for name in ("fused", "scaled", "apart")}
     choice = fastest(case, read, here, batch_invariant, **flags, **params)
     if batch_invariant is None and not choice.batch_invariant and not alone:
         # Few rows: if the axis is sharded after all, to gather it costs more than they do.
@@ -351,18 +377,19 @@ def _lower(
     call_p: Primitive,
     reference: Reference,
     here: str,
-    seen: str | None,
+    seen: Seen,
     backend: str | None,
     batch_invariant: bool | None,
     **params: Any,
 ) -> Any:
-    if seen == "pairs":
+    if seen.made == "pairs":
         return _lower_by_pairs(ctx, operands, op=op, axis=params["axis"], dtype=params["dtype"])
     (ctx, operands), loaded = bound_and_loaded(ctx, operands, seen)
-    backend, alone = "xla" if seen == "xla" else backend, one_device(ctx)
+    backend, alone = "xla" if seen.made == "xla" else backend, one_device(ctx)
     request = {"op": op, "per_row": per_row, "here": here, "alone": alone, "backend": backend}
-    request |= {"batch_invariant": batch_invariant, "around": seen}
-    request |= {"widened": seen not in (None, *AROUND)}
+    request |= {"batch_invariant": batch_invariant, "around": seen.made}
+    request |= {"multiplied": seen.scale != 1}
+    request |= {"widened": seen.made not in (None, *AROUND)}
     choice = _choose(loaded[0].avals_in, **request, **params)
     if choice.implementation != here:
         if op == "logsumexp":
@@ -370,7 +397,9 @@ def _lower(
         elif op == "log_softmax":
             reference = partial(reference, in_pairs=alone and here == "cuda")
         elif op in OF_OPERAND:
-            reference = partial(reference, stored=seen != "xla")
+            reference = partial(reference, stored=seen.made != "xla")
+        elif op == "softmax_tangent":
+            reference = partial(reference, in_one_kernel=seen.made == "multiplied")
         backend = "xla" if choice.implementation == "xla" else backend
         return _lower_reference(ctx, *operands, reference=reference, backend=backend, **params)
     in_place = here == "cpu" and alone
@@ -382,6 +411,8 @@ def _lower(
     read = loaded[0].avals_in[:reads]
     workspace = _workspace(op, read, **request) if here == "cuda" else 0
     params = ATTRIBUTES.get(op, {}) | params
+    if here == "cuda" and op in _choice.FORWARD:
+        params["scale"] = seen.scale
     call = partial(_call, call_p, axis_last=not in_place, workspace=workspace, **params)
     function = mlir.lower_fun(lambda *v: call(*v[:reads]), multiple_results=False)
     return function(loaded[0], *loaded[1])

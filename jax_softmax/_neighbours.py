@@ -9,6 +9,7 @@ from typing import Any
 from jax.interpreters import mlir
 
 from ._operations import (
+    CONSTRAINTS,
     MOST_VALUES,
     PRODUCTS,
     SPREAD,
@@ -18,8 +19,6 @@ from ._operations import (
 )
 
 MANUAL = "sdy.manual_computation"
-# On an explicit mesh these are behind every operation.
-CONSTRAINTS = {"sdy.sharding_constraint"}
 RESHAPING = CONSTRAINTS | {"stablehlo.reshape"}
 SPREADING = CONSTRAINTS | {"stablehlo.broadcast_in_dim"}
 SUMS = {"stablehlo.add", "stablehlo.subtract"}  # whose derivative by an operand is 1, or -1

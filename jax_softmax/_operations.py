@@ -5,6 +5,8 @@ from typing import Any
 # That a search looks at: masked and scaled logits and their log-softmax are 20.
 MOST_VALUES = 32
 BARRIER = "stablehlo.optimization_barrier"
+# On an explicit mesh these are behind every operation.
+CONSTRAINTS = {"sdy.sharding_constraint"}
 # What has no elements of its own, all of an operand's, and some of them.
 SPREAD = {"stablehlo.broadcast_in_dim", "stablehlo.constant", "stablehlo.iota"}
 MOVED = {"stablehlo.reshape", "stablehlo.transpose"}

@@ -18,7 +18,7 @@ from jax.interpreters import ad, batching, mlir, xla
 
 from . import _lowering, _native, _reference
 from ._canonicalize import request as canonical_request
-from ._casts import bound_and_loaded
+from ._casts import Seen, bound_and_loaded
 from ._primitives import (
     RESIDUAL,
     batch_to,
@@ -318,15 +318,15 @@ def _lower(
     call_p: Primitive,
     composed: Any,
     here: str,
-    seen: str | None,
+    seen: Seen,
     **params: Any,
 ) -> Any:
     function = composed
     (ctx, operands), loaded = bound_and_loaded(ctx, operands, seen)
-    if seen == "xla":
+    if seen.made == "xla":
         params["backend"] = "xla"
     avals = loaded[0].avals_in
-    wanted = _choose(avals, name=name, here=here, widened=seen is not None, **params)
+    wanted = _choose(avals, name=name, here=here, widened=seen.made is not None, **params)
     alone = _lowering.one_device(ctx)
     if wanted == here and alone and _has_kernel(avals, name=name, here=here, **params):
         ctx, operands = loaded

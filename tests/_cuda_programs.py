@@ -77,6 +77,21 @@ ABSMAX = (
     ("absmax_scale", "bfloat16", (16_384, 4_096)),
     ("absmax_quantize", "bfloat16", (16_384, 4_096)),
 )
+WAYS = {  # to make logits of others, and the number that kernels may multiply these by
+    "product": (lambda x: x * 0.125, 0.125),
+    "from the left": (lambda x: 0.3 * x, 0.3),
+    "quotient": (lambda x: x / 11.3, 1 / 11.3),
+    "by a function": (lambda x: jnp.multiply(x, 3), 3),
+    "of an array": (lambda x: x * np.full(x.shape, 0.5, x.dtype), 0.5),
+    "of a sum": (lambda x: (x + x[:1]) * 0.125, 0.125),
+    "negative": (lambda x: x * -0.125, None),
+    "too large": (lambda x: x * 1e30, None),
+    "too small": (lambda x: x / 1e30, None),
+    "by row": (lambda x: x * np.arange(1.0, len(x) + 1, dtype=x.dtype)[:, None, None], None),
+    "inverse": (lambda x: 0.125 / x, None),
+    "square": (lambda x: x * x, None),
+    "sum": (lambda x: x + 0.125, None),
+}
 # What costs nothing at run time. A fusion, copy, transpose or collective is none of it.
 FREE = {"parameter", "bitcast", "tuple", "get-tuple-element", "constant"}
 
@@ -263,6 +278,22 @@ def absmax(mesh, name, dtype, shape) -> dict:
     return {"kernels": kernels(hlo), "in place": "input_output_alias={ {0}: (0, {}," in hlo}
 
 
+def scaled(mesh, way, dtype) -> dict:
+    """The numbers that calls of softmax along the last axis and another one are told of."""
+    before, _ = WAYS[way]
+    x = jax.ShapeDtypeStruct(SHAPE, dtype, sharding=NamedSharding(mesh, P("batch")))
+    told = {}
+    for axis in (1, 2):
+        f = functools.partial(jax_softmax.softmax, axis=axis, batch_invariant=True)
+        hlo = compiled(lambda x, f=f: f(before(x)), x)
+        told[axis] = {
+            "calls": count_calls(hlo),
+            "scales": [float(number) for number in re.findall(r"\bscale = ([^ ,}]*)", hlo)],
+            "kernels": kernels(hlo),
+        }
+    return told
+
+
 def pairs(mesh) -> bool:
     """Whether log-softmax by XLA, where blocks cannot keep its rows, has a complex sum."""
     x = jax.ShapeDtypeStruct((4, 5000, 3), "float32", sharding=NamedSharding(mesh, P()))
@@ -286,10 +317,17 @@ def main() -> None:
     programs |= {f"few, {name} on {n}": few(meshes[n], name) for name in NAMES for n in DEVICES}
     programs["sums of pairs"] = {n: pairs(meshes[n]) for n in DEVICES}
     programs["writers"] = writers(meshes[1])
+    programs |= {
+        f"{way} of {dtype} on {n}": scaled(meshes[n], way, dtype)
+        for way in WAYS
+        for dtype in ("float32", "bfloat16")
+        for n in DEVICES
+    }
     programs |= {f"{case} on {n}": mixed(meshes[n], *case) for case in MIXED for n in DEVICES}
     # The trace tells of an explicit mesh that each device has whole rows.
     meshes[2] = topology(2, AxisType.Explicit)
     programs |= {f"{name} on {n}": fused(meshes[n], name) for name, n in FUSED_ON}
+    programs["product on an explicit mesh"] = scaled(meshes[2], "product", "float32")
     programs |= {str(case): absmax(meshes[1], *case) for case in ABSMAX}
     print(json.dumps(programs))
 

@@ -298,6 +298,34 @@ def test_with_a_kernels_derivative_softmax_of_16_bits_is_the_kernels(columns, dt
     assert log == _choice.choose("log_softmax", *problem[1:], apart=True, differentiated=True)
 
 
+MULTIPLIED = [  # op, columns, dtype, and who has the forward pass where there is a derivative
+    ("softmax", 136, "bfloat16", "cuda"),
+    ("softmax", 1024, "bfloat16", "cuda"),
+    ("softmax", 256, "float32", "xla"),
+    ("softmax", 512, "float32", "cuda"),
+    ("softmax", 4096, "float32", "cuda"),
+    ("log_softmax", 256, "bfloat16", "xla"),
+    ("log_softmax", 1024, "float16", "cuda"),
+    ("log_softmax", 1024, "float32", "xla"),
+]
+
+
+@pytest.mark.parametrize("case", MULTIPLIED, ids=str)
+def test_logits_that_kernels_multiply_have_a_rule_with_their_derivative(case):
+    op, columns, dtype, expected = case
+    shape, dtypes = (MANY // 1000, columns), [jnp.dtype(dtype)] * 2
+    forward = functools.partial(
+        _choice.choose, op, shape, 1, *dtypes, "cuda", apart=True, multiplied=True
+    )
+    assert forward(differentiated=True).implementation == expected
+    alone = _choice.choose(op, shape, 1, *dtypes, "cuda", apart=True)
+    assert forward().implementation == alone.implementation
+    for derivative in (BACKWARD[op], f"masked_{BACKWARD[op]}"):
+        for rows in (shape, (1024, 50_257), (8, *shape)):
+            chosen = _choice.choose(derivative, rows, 1, *dtypes, "cuda", stored=True)
+            assert chosen.implementation == "xla"
+
+
 PADDED = {  # by op, dtype and how much of a power of two rows fill: what a derivative is of
     ("softmax_tangent", "bfloat16", 0.52): ("xla", ("cuda", "cuda", "cuda")),
     ("softmax_tangent", "bfloat16", 0.7): ("xla", ("cuda", "xla", "cuda")),

@@ -19,6 +19,7 @@ from _cuda_programs import (
     FUSED_ON,
     MIXED,
     NAMES,
+    WAYS,
 )
 from _support import COLLECTIVES
 
@@ -65,9 +66,8 @@ def test_a_program_is_its_custom_calls(case, programs):
     assert set(made["operations"]) - FREE == {"custom-call"} | conversion
 
 
-# With a product before them or, the second, a cast behind: XLA pads the one too much, and has a
-# limit for the other.
-IN_THREE_KERNELS = [("softmax", "bfloat16", 640), ("log_softmax", "bfloat16", 4096)]
+# After a scale or with a cast behind: for what XLA makes one kernel of, it has a limit.
+IN_THREE_KERNELS = [("log_softmax", "bfloat16", 4096)]
 # With nothing before them and the kernel's derivative.
 FORWARD_TOO = [("softmax", "bfloat16", columns) for columns in (512, 640, 4096)]
 FORWARD_TOO += [("log_softmax", "bfloat16", 640)]
@@ -76,8 +76,10 @@ FORWARD_TOO += [("log_softmax", "bfloat16", 640)]
 @pytest.mark.parametrize("case", CHOSEN, ids=str)
 def test_short_rows_are_one_kernel_with_their_neighbours(case, programs):
     made = programs[str(case)]
-    assert made["forward"] == 0 and made["kernels"] == made["of jax.nn"] == 1
-    assert made["batch invariant"] == 1
+    # But after a scale, where XLA pads rows: our kernel multiplies.
+    by_kernel = case == ("log_softmax", "bfloat16", 640)
+    assert made["forward"] == by_kernel and made["kernels"] == 1 + by_kernel
+    assert made["of jax.nn"] == made["batch invariant"] == 1
     name, dtype, _ = case
     # So is the backward pass, where it has neighbours that are fused with it, but of softmax whose
     # forward pass is a kernel of ours.
@@ -152,6 +154,23 @@ def test_log_softmax_along_another_axis_sums_pairs_on_one_device(programs):
 
 def test_masked_logits_along_another_axis_are_in_no_memory(programs):
     assert programs["writers"] == 1
+
+
+@pytest.mark.parametrize("devices", DEVICES)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("way", WAYS)
+def test_kernels_multiply_by_a_positive_number(way, dtype, devices, programs):
+    _, number = WAYS[way]
+    for made in programs[f"{way} of {dtype} on {devices}"].values():
+        want = 1 if number is None else number
+        assert made["calls"] == 1 and made["scales"] == [pytest.approx(want, rel=4e-3)]
+        alone = number is not None and way != "of a sum"
+        assert (made["kernels"] == 1) == alone
+
+
+def test_kernels_multiply_on_an_explicit_mesh(programs):
+    for made in programs["product on an explicit mesh"].values():
+        assert made == {"calls": 1, "scales": [0.125], "kernels": 1}
 
 
 @pytest.mark.parametrize("case", ABSMAX, ids=str)

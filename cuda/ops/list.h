@@ -41,6 +41,11 @@ constexpr bool FinishesFromTerms(OpKind op) {
   return op == OpKind::kSoftmax || op == OpKind::kMaskedSoftmax;
 }
 constexpr bool IsPerRow(OpKind op) { return op == OpKind::kLogSumExp; }
+// Whether a handler on a GPU takes a number that logits of at most 32 bits are multiplied with,
+// where results have their type.
+constexpr bool ScalesLogits(OpKind op) {
+  return op == OpKind::kSoftmax || op == OpKind::kLogSoftmax;
+}
 constexpr bool TakesTerms(OpKind op) {
   return op == OpKind::kMaskedSoftmax || op == OpKind::kMaskedLogSoftmax;
 }

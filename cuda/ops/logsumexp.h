@@ -11,9 +11,9 @@ namespace jax_softmax::JS_ISA {
 // largest finite number there, so that only a NaN makes the sum NaN. The exponentials' last digits
 // are lost in the logarithm, so that its arithmetic may leave them out.
 template <typename M>
-struct LogSumExp : Softmax<typename M::ForLogSums> {
+struct LogSumExp : Softmax<typename M::ForLogSums, AsTheyLie<typename M::ForLogSums>> {
   using Math = typename M::ForLogSums;
-  using Base = Softmax<Math>;
+  using Base = Softmax<Math, AsTheyLie<Math>>;
   using T = typename Math::T;
   using First = typename Base::First;
   using Second = typename Base::Second;

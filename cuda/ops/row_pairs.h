@@ -8,8 +8,8 @@ namespace jax_softmax::JS_ISA {
 
 // No op of its own: logsumexp of 16 bits in float32 with two results. By "stream" alone.
 template <typename M>
-struct RowPairs : LogSoftmax<M> {
-  using Base = LogSoftmax<M>;
+struct RowPairs : LogSoftmax<M, AsTheyLie<M>> {
+  using Base = LogSoftmax<M, AsTheyLie<M>>;
   using T = typename M::T;
   using First = typename Base::First;
   using Second = typename Base::Second;

@@ -1,11 +1,11 @@
 // y = exp(x - max) / sum(exp(x - max))
 #pragma once
 
-#include "../stats.h"
+#include "logits.h"
 
 namespace jax_softmax::JS_ISA {
 
-template <typename M>
+template <typename M, typename Logits = typename LogitsOf<M>::Type>
 struct Softmax {
   using T = typename M::T;
   using First = Max<M>;
@@ -13,12 +13,14 @@ struct Softmax {
   static constexpr int kInputs = 1;
   static constexpr int kSweeps = 2;
 
+  Logits logits = {};
+
   JS_HD static T Absent(int) { return First{}.value; }
 
   JS_HD T FirstTerm(Element<T, 1> e) const { return e[0]; }
   // In a row of -inf so far, shift by zero: -inf - -inf would be NaN.
   JS_HD T Pivot(First max) const { return max.value == First{}.value ? T{} : max.value; }
-  JS_HD T SecondTerm(Element<T, 1> e, T pivot) const { return M::ExpShifted(e[0], pivot); }
+  JS_HD T SecondTerm(Element<T, 1> e, T pivot) const { return logits.ExpShifted(e[0], pivot); }
   JS_HD void Rescale(Second& sum, First from, First to) const { sum.Scale(Ratio(from, to)); }
 
   struct Row {
@@ -40,10 +42,10 @@ struct Softmax {
   // all -inf, of a row that may have a sink, holds no finite term, and its pivot is not its
   // maximum. The ratio of equals may be a rounding off 1, which would add up, and keep a row's only
   // finite logit from exactly 1.
-  JS_HD static T Ratio(First from, First to) {
+  JS_HD T Ratio(First from, First to) const {
     const auto unmoved = from.value == to.value;
     const auto empty = from.value == First{}.value;
-    const T factor = M::ShiftedRatio(from.value, to.value);
+    const T factor = logits.ShiftedRatio(from.value, to.value);
     return unmoved || empty ? T{} + 1 : factor;
   }
 };
