@@ -33,7 +33,7 @@ import jax
 import jax.numpy as jnp
 from cases import NATIVE, TOLERANCE, random_normal
 from graph_report import row, summarise
-from graphs import FEATURES, Graph, graphs_around, implementations, operands, program
+from graphs import FEATURES, PRODUCERS, Graph, graphs_around, implementations, operands, program
 from options import add_list, add_timing, basic_parser, start_jax
 from report import Entry, attempt, environment, exit_code, record
 from shapes import GRAPH_COLUMNS, GRAPH_ELEMENTS, KINDS, Case, graph_cases
@@ -170,6 +170,8 @@ class Bench:
         for op in self.args.ops:
             for direction in self.args.directions:
                 for graph in graphs_around(case):
+                    if graph.producer not in self.args.producers:
+                        continue
                     entry = {"op": op, "direction": direction, "dtype": str(draw.dtype)}
                     entry |= {"kind": kind} | case._asdict() | graph._asdict()
                     lower = functools.partial(self.lower, op, direction, graph, kind, case, make)
@@ -180,6 +182,7 @@ def main() -> int:
     parser = basic_parser(__doc__, ("bfloat16", "float32"), DIRECTIONS)
     add_timing(parser, GRAPH_COLUMNS)
     add_list(parser, "--kinds", KINDS, KINDS)
+    add_list(parser, "--producers", tuple(PRODUCERS), tuple(PRODUCERS))
     parser.add_argument("--autotune", action="store_true", help="of matrix products; slow")
     args = parser.parse_args()
     platform = start_jax(args)

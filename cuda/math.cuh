@@ -97,9 +97,11 @@ struct ExactMath<float> : ScalarMath<float> {
   JS_HD static float ExpShifted(float x, float top) { return ExpOfDifference(x, top); }
   JS_HD static float ShiftedRatio(float from, float to) { return ExpOfDifference(from, to); }
 
-  // Of products as a program has them that multiplies first.
+  // Of products as a program has them that multiplies first. Those of finite logits may be -inf,
+  // of all that a part of a row has: their exponentials are 0, whatever they are shifted by.
   JS_HD static float ExpOfDifference(float x, float top, float scale) {
-    return ExpOfDifference(Product(x, scale), Product(top, scale));
+    constexpr float kLargest = 0x1.fffffep127f;
+    return ExpOfDifference(Product(x, scale), fmaxf(Product(top, scale), -kLargest));
   }
   JS_HD static float ExpShifted(float x, float top, float scale) {
     return ExpOfDifference(x, top, scale);
@@ -191,13 +193,14 @@ struct NarrowInputSumMath;
 // and the exponential.
 //
 // What rounding top * log2(e) costs is the same factor in every term. Beyond 2^29, where that might
-// overflow, two values differ by nothing or by enough for the exponential to be 0 in any base.
-// Products with a `scale` are not rounded, which costs no instruction.
+// overflow, two values differ by nothing or by enough for the exponential to be 0 in any base, as
+// they do without the `scale`, of at most 2^10. Products with that are not rounded, which costs no
+// instruction, and so are finite as long as the logits are.
 struct NarrowInputMath : NarrowMath {
   static constexpr bool kScales = true;
   using ForLogSums = NarrowInputSumMath;
   JS_HD static float Scale(float top, float scale = 1) {
-    return fabsf(top) * scale < 0x1p29f ? scale * kLog2E : scale;
+    return fabsf(top) * scale < 0x1p29f ? scale * kLog2E : 1;
   }
   // The product as ExpShifted takes it.
   JS_HD static float Rounded(float top, float scale = 1) { return Product(top, Scale(top, scale)); }

@@ -44,7 +44,8 @@ OF_OPERAND = ("log_softmax_tangent", "log_softmax_cotangent")
 DERIVATIVES = ("softmax_tangent", *OF_OPERAND)
 
 # What is seen of an op's neighbours, where there is no conversion to float32.
-AROUND = ("fused", "scaled", "multiplied", "stored", "apart")
+STORED = ("stored", "stored apart")
+AROUND = ("fused", "scaled", "apart", *STORED)
 
 # What plain JAX is not told.
 OF_CHOICE_ALONE = ("selected", "differentiated")
@@ -87,9 +88,11 @@ def register_seeing(
 
     Without any, and with all operands' types as they are, "fused": XLA may have what made the
     operand, or with the result a derivative's tangent, within its own code. "scaled": with the
-    result only what is made of the derivative. "multiplied": the same, a kernel that multiplied the
-    logits having made the result. "stored": it may have what made the tangent, and such a kernel,
-    or any one of long rows, made the result. "apart": no such thing. None: not known.
+    result only what is made of the derivative. "stored": a kernel that multiplied the logits made a
+    derivative's result, so that XLA may multiply what is made of it, and it may have what made the
+    tangent, if that is known; or any kernel made the result of long rows, and it may. "stored
+    apart": such a kernel made the result, and XLA has nothing of the tangent's. "apart": no such
+    thing. None: not known.
 
     Kernels on a GPU multiply logits by `seen.scale` where nothing is converted: what was multiplied
     is one operand more then, and what is said of neighbours is said of those that made it.
@@ -145,7 +148,9 @@ def register_seeing(
         if primitive.name not in _choice.FORWARD:
             return Seen(), []
         scaled = here == "cuda" and params["dtype"] == aval.dtype and aval.dtype.itemsize < 8
-        scale, source = (scale_before(operand) if scaled else None) or (1.0, operand)
+        explicit = aval.sharding.mesh.are_all_axes_explicit
+        found = scale_before(operand, explicit=explicit) if scaled else None
+        scale, source = found or (1.0, operand)
         fused = is_fused(source, functions) if here in _choice.RULES else None
         made = "fused" if fused else "apart" if fused is False and alone else None
         return Seen(made, scale), [(aval, source)] if scale != 1 else []
@@ -296,19 +301,22 @@ def _seen_around(
     gradient, 278 us with the kernel's derivative and 355 with XLA's, of softmax 277 and 250, in
     bfloat16 185 and 147, 179 and 144 (benchmarks/results/h200-graph-attention.json).
     """
-    fused, scale = is_fused(tangent, functions), scale_within(result)
-    if scale is not None:
-        columns = aval.shape[axis]
-        long = isinstance(columns, int) and columns > ONE_KERNEL and is_last(aval, axis)
-        if scale != 1 or (fused and long):
-            return "stored" if fused else "multiplied"
-    logits, narrow = logits_within(result, functions), aval.dtype.itemsize == 2
+    fused, scale = is_fused(tangent, functions), scale_within(result, functions)
+    narrow = aval.dtype.itemsize == 2
+    picked = log and not narrow and is_scattered(tangent, functions)
+    if scale not in (None, 1) and not picked:
+        return "stored apart" if fused is False else "stored"
+    columns = aval.shape[axis]
+    long = isinstance(columns, int) and columns > ONE_KERNEL and is_last(aval, axis)
+    if scale is not None and fused and long:
+        return "stored"
+    logits = logits_within(result, functions)
     scaled = logits is not None and is_scaled(logits, functions)
     if fused:
         # Of 16 bits, as with a sum of squares behind softmax, XLA:GPU makes up to five kernels.
         again = narrow and is_made_of(tangent, result) and not scaled
         return None if logits is None or again else "fused"
-    if scaled and not (log and not narrow and is_scattered(tangent, functions)):
+    if scaled and not picked:
         return "scaled"
     # On an automatic mesh the kernel would gather an axis that may be sharded.
     return "apart" if alone and None not in (fused, scaled) else None
@@ -360,7 +368,7 @@ def _choose(
     case = f"masked_{op}" if zeros_are_masked or (from_result and not by_xla) else op
     case = f"selected_{op}" if selected else case
     flags = {"widened": widened, "differentiated": differentiated}
-    flags |= {"multiplied": multiplied, "stored": around in ("multiplied", "stored")}
+    flags |= {"multiplied": multiplied, "stored": around in STORED}
     flags |= {name: name == around for name in ("fused", "scaled", "apart")}
     choice = fastest(case, read, here, batch_invariant, **flags, **params)
     if batch_invariant is None and not choice.batch_invariant and not alone:
@@ -399,7 +407,7 @@ def _lower(
         elif op in OF_OPERAND:
             reference = partial(reference, stored=seen.made != "xla")
         elif op == "softmax_tangent":
-            reference = partial(reference, in_one_kernel=seen.made == "multiplied")
+            reference = partial(reference, in_one_kernel=seen.made == "stored apart")
         backend = "xla" if choice.implementation == "xla" else backend
         return _lower_reference(ctx, *operands, reference=reference, backend=backend, **params)
     in_place = here == "cpu" and alone

@@ -218,10 +218,10 @@ def softmax_tangent(
     forward pass 197 us in place of 224 (65,536 rows of 512 columns), with a cast after it 148, not
     the 264 of XLA's forward pass and our kernel (33,554 rows of 1,000; H200, 2026-11).
 
-    With `in_one_kernel`, of what a kernel stored, as 0 times the sum is added to it: no digit of 16
-    bits may change. With the forward pass, after a scale, 664 and 2,048 bfloat16 columns take 93
-    and 91 us in place of 120 and 117, 512 and 1,024 the same; where XLA makes the tangent of the
-    result, up to 1.5 times as long (benchmarks/results/h200-graph-multiplied.json).
+    With `in_one_kernel`, of what a kernel stored, it is one as 0 times the sum is added, which no
+    digit of 16 bits is changed by. With the forward pass, after a scale, 664 and 2,048 bfloat16
+    columns take 93 and 91 us in place of 120 and 117, 512 and 1,024 the same; where XLA makes the
+    tangent of the result, up to 1.5 times as long (benchmarks/results/h200-graph-stored.json).
     """
     if x is not None:
         y = kept(mask, softmax(_anew(x), axis=axis, dtype=y.dtype))

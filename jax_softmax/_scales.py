@@ -5,19 +5,30 @@ The temperature of a sampler and the scale of attention cost a pass over the log
 
 from typing import Any
 
+from . import _native
+from ._choice import FORWARD
+from ._neighbours import within_call
 from ._operations import CONSTRAINTS, MOVED, before, before_spreading, name_of
 
-# Beyond, products of what the kernels shift logits by and this might overflow.
-LARGEST = 2.0**40
+# With larger ones, logits of 16 bits that the kernels tell apart without it might be as one.
+LARGEST, SMALLEST = 2.0**10, 2.0**-40
 TOLD = "mhlo.backend_config"  # the attribute of a call that has its handler's
 
 
-def scale_before(operand: Any) -> tuple[float, Any] | None:
+def scale_before(operand: Any, *, explicit: bool) -> tuple[float, Any] | None:
     """The positive number that made an array, and the array of the same type that it multiplied.
 
-    A quotient by a number is a product with its reciprocal to XLA too.
+    A quotient by a number is a product with its reciprocal to XLA too. None where something else
+    has read the product before: it is in memory then. `explicit` is for a mesh whose operations
+    each have a constraint behind them, their type's; any other one is the user's.
     """
-    made_by = before(operand, CONSTRAINTS).owner
+    product, readers, shardings = operand, 0, set()
+    while explicit and name_of(product.owner) in CONSTRAINTS and _readers(product) == readers:
+        shardings.add(str(product.owner.attributes["sharding"]))
+        product, readers = product.owner.operands[0], 1
+    if _readers(product) > readers or len(shardings) > 1:
+        return None
+    made_by = product.owner
     if name_of(made_by) == "stablehlo.multiply":
         a, b = made_by.operands
         number, source = (_number(b), a) if _number(a) is None else (_number(a), b)
@@ -27,9 +38,13 @@ def scale_before(operand: Any) -> tuple[float, Any] | None:
         number = number and 1 / number
     else:
         return None
-    if number is None or not 1 / LARGEST <= number <= LARGEST or source.type != operand.type:
+    if number is None or not SMALLEST <= number <= LARGEST or source.type != operand.type:
         return None
     return number, source
+
+
+def _readers(value: Any) -> int:
+    return sum(1 for _ in value.uses)
 
 
 def _number(value: Any) -> float | None:
@@ -41,10 +56,17 @@ def _number(value: Any) -> float | None:
     return float(constant.get_splat_value().value) if constant.is_splat else None
 
 
-def scale_within(result: Any) -> float | None:
+def scale_within(result: Any, functions: Any) -> float | None:
     """By what a kernel multiplied the logits of this softmax or log-softmax; None of others."""
-    made_by = before(result, CONSTRAINTS | MOVED).owner
+    while True:
+        result = before(result, CONSTRAINTS | MOVED)
+        within = within_call(result, functions)
+        if within is None:
+            break
+        result = within
+    made_by = result.owner
     if name_of(made_by) != "stablehlo.custom_call" or TOLD not in made_by.attributes:
         return None
-    told = made_by.attributes[TOLD]
-    return told["scale"].value if "scale" in told else None
+    told, called = made_by.attributes[TOLD], made_by.attributes["call_target_name"].value
+    of_softmax = called in map(_native.target, FORWARD)
+    return told["scale"].value if of_softmax and "scale" in told else None

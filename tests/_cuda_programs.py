@@ -294,6 +294,31 @@ def scaled(mesh, way, dtype) -> dict:
     return told
 
 
+def constrained(mesh) -> list[float]:
+    """The numbers that calls are told of where somebody else has a say in the product."""
+    x = jax.ShapeDtypeStruct(SHAPE, "float32", sharding=NamedSharding(mesh, P(None, "batch")))
+    softmax = functools.partial(jax_softmax.softmax, batch_invariant=True)
+
+    def sharded_otherwise(x):
+        return softmax(jax.lax.with_sharding_constraint(x * 0.125, NamedSharding(mesh, P("batch"))))
+
+    def read_before(x):
+        product = x * 0.125
+        smallest = product.min()
+        return softmax(product), smallest
+
+    programs = "".join(compiled(f, x) for f in (sharded_otherwise, read_before))
+    return [float(number) for number in re.findall(r"\bscale = ([^ ,}]*)", programs)]
+
+
+def gradient_after_scale(mesh, name) -> list[int]:
+    """How many calls, and kernels in all, where each device has whole rows."""
+    x = jax.ShapeDtypeStruct((16_384, 16_384), "float32", sharding=NamedSharding(mesh, P("batch")))
+    f = getattr(jax_softmax, name)
+    hlo = compiled(lambda x, g: jax.vjp(lambda x: f(x * 0.125), x)[1](g)[0], x, x)
+    return [count_calls(hlo), count_calls(hlo, name), kernels(hlo)]
+
+
 def pairs(mesh) -> bool:
     """Whether log-softmax by XLA, where blocks cannot keep its rows, has a complex sum."""
     x = jax.ShapeDtypeStruct((4, 5000, 3), "float32", sharding=NamedSharding(mesh, P()))
@@ -317,6 +342,7 @@ def main() -> None:
     programs |= {f"few, {name} on {n}": few(meshes[n], name) for name in NAMES for n in DEVICES}
     programs["sums of pairs"] = {n: pairs(meshes[n]) for n in DEVICES}
     programs["writers"] = writers(meshes[1])
+    programs["constrained"] = {n: constrained(meshes[n]) for n in DEVICES}
     programs |= {
         f"{way} of {dtype} on {n}": scaled(meshes[n], way, dtype)
         for way in WAYS
@@ -328,6 +354,11 @@ def main() -> None:
     meshes[2] = topology(2, AxisType.Explicit)
     programs |= {f"{name} on {n}": fused(meshes[n], name) for name, n in FUSED_ON}
     programs["product on an explicit mesh"] = scaled(meshes[2], "product", "float32")
+    programs |= {
+        f"gradient of {name} after a scale on {n}": gradient_after_scale(meshes[n], name)
+        for name in NAMES
+        for n in DEVICES
+    }
     programs |= {str(case): absmax(meshes[1], *case) for case in ABSMAX}
     print(json.dumps(programs))
 

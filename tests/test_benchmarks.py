@@ -35,9 +35,11 @@ def report_of(path: pathlib.Path) -> dict:
 
 def test_the_graphs_give_a_rule(tmp_path):
     out = tmp_path / "graph.json"
-    run("graph.py", *FEW, *QUICK, "--kinds", "last", "--columns", "64", "--output", out)
-    fastest = report_of(out)["fastest"]
-    assert set(fastest.values()) <= {"native", "xla", "xla_forward"}
+    chosen = ("--kinds", "last", "--columns", "64", "--producers", "none,scale")
+    run("graph.py", *FEW, *QUICK, *chosen, "--output", out)
+    report = report_of(out)
+    assert set(report["fastest"].values()) <= {"native", "xla", "xla_forward"}
+    assert {case["producer"] for case in report["cases"]} == {"none", "scale"}
     printed = run("choose.py", out)
     for direction in ("forward", "gradient", "either"):
         assert f"last softmax float32 {direction}" in printed

@@ -168,6 +168,17 @@ def test_kernels_multiply_by_a_positive_number(way, dtype, devices, programs):
         assert (made["kernels"] == 1) == alone
 
 
+def test_a_product_with_another_reader_or_sharding_is_left_alone(programs):
+    assert programs["constrained"] == {"1": [1, 1], "2": [1, 1]}
+
+
+@pytest.mark.parametrize("devices", DEVICES)
+@pytest.mark.parametrize("name", NAMES)
+def test_the_derivative_of_a_product_is_xlas(name, devices, programs):
+    """In two kernels, of rows so long."""
+    assert programs[f"gradient of {name} after a scale on {devices}"] == [1, 1, 3]
+
+
 def test_kernels_multiply_on_an_explicit_mesh(programs):
     for made in programs["product on an explicit mesh"].values():
         assert made == {"calls": 1, "scales": [0.125], "kernels": 1}

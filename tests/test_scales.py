@@ -3,13 +3,15 @@
 What kinds of products, test_cuda_aot.py has.
 """
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from _cases import operands, problems, skip_refused
 from _support import CUDA_STRATEGIES, axis_of, bind
-from _truth import DTYPES, FORWARD, assert_right, wide
+from _truth import DTYPES, FORWARD, TRUTH, assert_right, wide
 from test_values import flat_ulps, special_rows
 
 pytestmark = pytest.mark.gpu
@@ -83,6 +85,33 @@ def test_special_values_times_a_number(op, dtype, strategy):
     x = np.ascontiguousarray(np.moveaxis(special_rows(33, dtype), 1, axis))
     got = jax.jit(lambda x: scaled(op, x, 0.5, axis=axis, implementation=implementation))(x)
     assert_right(op, got, wide(x) / 2, axis=axis, context=implementation)
+
+
+@each_op
+@each_strategy
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("number", [2, 1 / 0.7, 10 / 11.3])
+def test_products_of_a_part_of_a_row_may_be_too_large(op, dtype, number, strategy):
+    """As of a sampler's logits, most of which are the smallest number there is."""
+    implementation, dtype = f"cuda:{strategy}", jnp.dtype(dtype)
+    skip_refused(op, dtype, implementation)
+    axis = axis_of(strategy)
+    lowest = float(jnp.finfo(dtype).min)
+    x = np.random.default_rng(0).normal(size=(304, 199))
+    x = np.where(np.arange(199) // 8 % 7 == np.arange(304)[:, None] % 7, x, lowest)
+    x[::16] = -1e30  # in 16 bits, whose products are not rounded, a row like any other
+    x = np.moveaxis(x.astype(dtype), 1, axis)
+    f = functools.partial(bind, op, axis=axis, implementation=implementation)
+    got = np.moveaxis(jax.jit(lambda x: f(x / (1 / number)))(x), axis, 1).astype("float64")
+    with np.errstate(over="ignore"):
+        want = np.moveaxis(TRUTH[op](wide(x) * number, axis), axis, 1)
+    assert np.isfinite(got if op == "softmax" else got.max(1)).all()
+    if op == "softmax":
+        np.testing.assert_allclose(got, want, 1e-2, 1e-6)
+    else:
+        few = want > -1e3
+        np.testing.assert_allclose(got[few], want[few], 1e-2, 1e-6)
+        assert (got[~few] < -1e3).all()
 
 
 def test_a_handler_wants_a_positive_scale():
