@@ -126,8 +126,9 @@ def register_seeing(
                 if here not in _choice.RULES:
                     return Seen(), []
                 log, axis = primitive.name in OF_OPERAND, params["axis"]
-                around = {"log": log, "axis": axis, "alone": alone}
-                return Seen(_seen_around(avals[0], *operands[:2], functions, **around)), []
+                y, t = operands[:2]
+                around = _seen_around(avals[0], y, t, functions, log=log, axis=axis, alone=alone)
+                return Seen(around), []
             if primitive.name != "softmax_tangent":
                 return Seen("xla"), []
             x, axis = avals[0], params["axis"]
