@@ -21,7 +21,7 @@ from ._casts import (
     rounded,
     was_narrow,
 )
-from ._neighbours import is_fused, is_scaled, is_scattered, logits_within
+from ._neighbours import is_fused, is_of_product, is_scaled, is_scattered, logits_within
 from ._operations import is_made_of
 from ._reference import (
     FEWEST_OF_PARTS,
@@ -94,8 +94,9 @@ def register_seeing(
     apart": such a kernel made the result, and XLA has nothing of the tangent's. "apart": no such
     thing. None: not known.
 
-    Kernels on a GPU multiply logits by `seen.scale` where nothing is converted: what was multiplied
-    is one operand more then, and what is said of neighbours is said of those that made it.
+    Kernels on a GPU multiply logits by `seen.scale` where nothing is converted, and these are of no
+    matrix product: what was multiplied is one operand more then, and what is said of neighbours is
+    said of those that made it.
 
     Lowerings are cached as functions of their operands, which see nothing of what made these, and
     those that are not cannot be for several platforms (jax 0.10 to 0.12): so there is a primitive
@@ -151,6 +152,8 @@ def register_seeing(
         scaled = here == "cuda" and params["dtype"] == aval.dtype and aval.dtype.itemsize < 8
         explicit = aval.sharding.mesh.are_all_axes_explicit
         found = scale_before(operand, explicit=explicit) if scaled else None
+        if found and is_of_product(found[1], functions):
+            found = None  # which multiplies, as do those that read the derivative
         scale, source = found or (1.0, operand)
         fused = is_fused(source, functions) if here in _choice.RULES else None
         made = "fused" if fused else "apart" if fused is False and alone else None

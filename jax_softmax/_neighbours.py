@@ -35,6 +35,10 @@ ELEMENTWISE = SUMS | {
 ELEMENTWISE |= {"chlo.erf", "chlo.erf_inv", "chlo.square"}
 
 
+# No makers: a matrix product has them within its own code.
+OF_PRODUCT: list[Any] = []
+
+
 def is_fused(value: Any, functions: Any) -> bool | None:
     """Whether XLA may have what made an array within the code that reads it; None if unknown."""
     makers = _makers(value, functions)
@@ -48,6 +52,11 @@ def is_scaled(value: Any, functions: Any) -> bool | None:
     """
     makers = _makers(value, functions)
     return None if makers is None else any(map(_scales, makers))
+
+
+def is_of_product(value: Any, functions: Any) -> bool:
+    """Whether it may have what made an array, and what is made of it, within matrix products."""
+    return _makers(value, functions) is OF_PRODUCT
 
 
 def is_scattered(value: Any, functions: Any) -> bool:
@@ -74,7 +83,7 @@ def _makers(value: Any, functions: Any) -> list[Any] | None:
         value, within = pending.pop(0)
         made_by, operands = value.owner, []
         if name_of(made_by) in PRODUCTS:
-            return []
+            return OF_PRODUCT
         if isinstance(made_by, mlir.ir.Block):
             number, outside = mlir.ir.BlockArgument(value).arg_number, made_by.owner.operation
             if within:

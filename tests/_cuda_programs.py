@@ -91,6 +91,8 @@ WAYS = {  # to make logits of others, and the number that kernels may multiply t
     "inverse": (lambda x: 0.125 / x, None),
     "square": (lambda x: x * x, None),
     "sum": (lambda x: x + 0.125, None),
+    "of a matrix product": (lambda x: (x @ jnp.ones((x.shape[-1],) * 2, x.dtype)) * 0.125, None),
+    "of that and a sum": (lambda x: (x @ jnp.eye(x.shape[-1], dtype=x.dtype) + 1) * 0.125, None),
 }
 # What costs nothing at run time. A fusion, copy, transpose or collective is none of it.
 FREE = {"parameter", "bitcast", "tuple", "get-tuple-element", "constant"}
