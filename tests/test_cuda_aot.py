@@ -19,6 +19,7 @@ from _cuda_programs import (
     FUSED_ON,
     MIXED,
     NAMES,
+    SCALED,
     WAYS,
 )
 from _support import COLLECTIVES
@@ -156,9 +157,7 @@ def test_masked_logits_along_another_axis_are_in_no_memory(programs):
     assert programs["writers"] == 1
 
 
-@pytest.mark.parametrize("devices", DEVICES)
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way, dtype, devices", SCALED)
 def test_kernels_multiply_by_a_positive_number(way, dtype, devices, programs):
     _, number = WAYS[way]
     for made in programs[f"{way} of {dtype} on {devices}"].values():
