@@ -18,6 +18,7 @@ from ._operations import (
     before_spreading,
     is_made_of,
     name_of,
+    number_of,
 )
 
 Operands = tuple[Any, ...]
@@ -107,7 +108,7 @@ def logits_of(result: Any, other: Any) -> tuple[Any, ...]:
     quotient, mask = result, ()
     if name_of(result.owner) == "stablehlo.select":
         keep, quotient, masked = result.owner.operands
-        if keep.type.shape != result.type.shape or not _is_zero(masked):
+        if keep.type.shape != result.type.shape or number_of(masked) != 0:
             return ()
         mask = (keep,)
     e, _ = _parts_of(quotient) or (None, None)
@@ -134,14 +135,6 @@ def _parts_of(quotient: Any) -> tuple[Any, Any] | None:
     if name_of(total.owner) != "stablehlo.reduce" or total.owner.operands[0] != e:
         return None
     return (e, total) if name_of(e.owner) == "stablehlo.exponential" else None
-
-
-def _is_zero(value: Any) -> bool:
-    made_by = before_spreading(value).owner
-    if name_of(made_by) != "stablehlo.constant":
-        return False
-    constant = made_by.attributes["value"]
-    return constant.is_splat and constant.get_splat_value().value == 0
 
 
 def _narrow_dtype(value: Any) -> Any:

@@ -197,9 +197,9 @@ class Rule(NamedTuple):
     # took 1.00 to 1.12 times as long by the rule before it (benchmarks/results/h200-graph-both.json
     # beside h200-graph-short.json, -long and -lengths-16bit).
     in_both: dict[tuple[str, int], tuple[Odd, ...]]
-    # Where kernels multiply the logits, and the derivative is XLA's, which multiplies that. Of 512
-    # to 4,096 columns log-softmax of 16 bits took 0.87 times as long, softmax of float32 0.90 to
-    # 1.02 times (benchmarks/results/h200-graph-multiplied.json).
+    # More of them where kernels multiply the logits, and the derivative is XLA's, which multiplies
+    # that. Of 512 to 4,096 columns log-softmax of 16 bits took 0.87 to 0.99 times as long, softmax
+    # of float32 0.90 to 1.02 (benchmarks/results/h200-graph-stored.json).
     in_both_multiplied: dict[tuple[str, int], tuple[Odd, ...]]
     # With what XLA may fuse before it, forward, rows of any length are XLA's, and along another
     # axis those of so many columns or more.
@@ -339,13 +339,8 @@ RULES = {
             )
         },
         in_both_multiplied={
-            ("softmax", 2): (
-                Odd(range(128, 2**9), filled=0.7),
-                Odd(range(2**9, ONE_KERNEL + 1)),
-            ),
-            **dict.fromkeys(
-                [("softmax", 4), ("log_softmax", 2)], (Odd(range(2**9, ONE_KERNEL + 1)),)
-            ),
+            ("softmax", 4): (Odd(range(2**9, ONE_KERNEL + 1)),),
+            ("log_softmax", 2): (Odd(range(2**9, ONE_KERNEL + 1)),),
         },
         fused_across={("softmax", 4): 2**7, ("log_softmax", 4): 2**8},
     )
@@ -554,8 +549,10 @@ def choose(
     if whole and filled(columns) < too_empty:
         return Choice(platform, "rows with too much padding for XLA")
     if whole and apart and differentiated:
-        in_both = rule.in_both_multiplied if multiplied else rule.in_both
-        for rows in in_both.get((op, width), ()):
+        in_both = rule.in_both.get((op, width), ())
+        if multiplied:
+            in_both += rule.in_both_multiplied.get((op, width), ())
+        for rows in in_both:
             if columns in rows.columns and filled(columns) < rows.filled:
                 return Choice(platform, "the kernels are the faster ones with the derivative")
     return Choice("xla", f"rows of at most {most}: one kernel that fuses with its neighbours")

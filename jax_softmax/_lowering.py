@@ -45,7 +45,8 @@ DERIVATIVES = ("softmax_tangent", *OF_OPERAND)
 
 # What is seen of an op's neighbours, where there is no conversion to float32.
 STORED = ("stored", "stored apart")
-AROUND = ("fused", "scaled", "apart", *STORED)
+OF_NEIGHBOURS = ("fused", "scaled", "apart")
+AROUND = (*OF_NEIGHBOURS, *STORED)
 
 # What plain JAX is not told.
 OF_CHOICE_ALONE = ("selected", "differentiated")
@@ -373,7 +374,7 @@ def _choose(
     case = f"selected_{op}" if selected else case
     flags = {"widened": widened, "differentiated": differentiated}
     flags |= {"multiplied": multiplied, "stored": around in STORED}
-    flags |= {name: name == around for name in ("fused", "scaled", "apart")}
+    flags |= {name: name == around for name in OF_NEIGHBOURS}
     choice = fastest(case, read, here, batch_invariant, **flags, **params)
     if batch_invariant is None and not choice.batch_invariant and not alone:
         # Few rows: if the axis is sharded after all, to gather it costs more than they do.

@@ -61,11 +61,16 @@ def is_of_product(value: Any, functions: Any) -> bool:
 
 def is_scattered(value: Any, functions: Any) -> bool:
     """Whether a scatter wrote an array, as the transpose of picking a few of its elements does."""
+    return name_of(maker_behind(RESHAPING, value, functions)) == "stablehlo.scatter"
+
+
+def maker_behind(operations: set[str], value: Any, functions: Any) -> Any:
+    """What made an array, before those operations and within calls."""
     while True:
-        value = before(value, RESHAPING)
-        returned = within_call(value, functions)
+        value = before(value, operations)
+        returned = _returned(value, functions)
         if returned is None:
-            return name_of(value.owner) == "stablehlo.scatter"
+            return value.owner
         value = returned
 
 
@@ -93,7 +98,7 @@ def _makers(value: Any, functions: Any) -> list[Any] | None:
                 operands = [outside.operands[number]]
             elif not makers and not _in_memory(outside):
                 return None
-        elif (returned := within_call(value, functions)) is not None:
+        elif (returned := _returned(value, functions)) is not None:
             within = (*within, len(called))
             called.append(made_by)
             operands = [returned]
@@ -110,7 +115,7 @@ def _makers(value: Any, functions: Any) -> list[Any] | None:
     return makers
 
 
-def within_call(value: Any, functions: Any) -> Any | None:
+def _returned(value: Any, functions: Any) -> Any | None:
     """Of a result of a call, or of `shard_map`, what is returned there; None of others."""
     made_by = value.owner
     if name_of(made_by) == MANUAL:
@@ -141,7 +146,7 @@ def logits_within(result: Any, functions: Any) -> Any | None:
     passed = {f"stablehlo.{name}" for name in passed} | CONSTRAINTS
     value = result
     for _ in range(MOST_VALUES):
-        while (returned := within_call(value, functions)) is not None:
+        while (returned := _returned(value, functions)) is not None:
             value = returned
         made_by = value.owner
         if name_of(made_by) not in passed:

@@ -33,6 +33,15 @@ def before(value: Any, operations: set[str]) -> Any:
     return value
 
 
+def number_of(value: Any) -> float | None:
+    """That which all elements of an array are, if it is known."""
+    made_by = before_spreading(value).owner
+    if name_of(made_by) != "stablehlo.constant":
+        return None
+    constant = made_by.attributes["value"]
+    return float(constant.get_splat_value().value) if constant.is_splat else None
+
+
 def is_made_of(value: Any, other: Any) -> bool:
     """Whether there is anything of the other array in this one, for all that a search finds."""
     pending, seen = [value], {value}

@@ -1,14 +1,14 @@
 """Numbers that logits are multiplied with before a softmax: its kernels do that as they read them.
 
-The temperature of a sampler and the scale of attention cost a pass over the logits otherwise.
+The temperature of a sampler costs a pass over the logits otherwise.
 """
 
 from typing import Any
 
 from . import _native
 from ._choice import FORWARD
-from ._neighbours import within_call
-from ._operations import CONSTRAINTS, MOVED, before, before_spreading, name_of
+from ._neighbours import maker_behind
+from ._operations import CONSTRAINTS, MOVED, before, name_of, number_of
 
 # With larger ones, logits of 16 bits that the kernels tell apart without it might be as one.
 LARGEST, SMALLEST = 2.0**10, 2.0**-40
@@ -30,11 +30,14 @@ def scale_before(operand: Any, *, explicit: bool) -> tuple[float, Any] | None:
         return None
     made_by = product.owner
     if name_of(made_by) == "stablehlo.multiply":
-        a, b = made_by.operands
-        number, source = (_number(b), a) if _number(a) is None else (_number(a), b)
+        source, factor = made_by.operands
+        number = number_of(before(factor, CONSTRAINTS))
+        if number is None:
+            source, factor = factor, source
+            number = number_of(before(factor, CONSTRAINTS))
     elif name_of(made_by) == "stablehlo.divide":
         source, divisor = made_by.operands
-        number = _number(divisor)
+        number = number_of(before(divisor, CONSTRAINTS))
         number = number and 1 / number
     else:
         return None
@@ -47,24 +50,9 @@ def _readers(value: Any) -> int:
     return sum(1 for _ in value.uses)
 
 
-def _number(value: Any) -> float | None:
-    """That which all elements are, if it is known."""
-    made_by = before_spreading(before(value, CONSTRAINTS)).owner
-    if name_of(made_by) != "stablehlo.constant":
-        return None
-    constant = made_by.attributes["value"]
-    return float(constant.get_splat_value().value) if constant.is_splat else None
-
-
 def scale_within(result: Any, functions: Any) -> float | None:
     """By what a kernel multiplied the logits of this softmax or log-softmax; None of others."""
-    while True:
-        result = before(result, CONSTRAINTS | MOVED)
-        within = within_call(result, functions)
-        if within is None:
-            break
-        result = within
-    made_by = result.owner
+    made_by = maker_behind(CONSTRAINTS | MOVED, result, functions)
     if name_of(made_by) != "stablehlo.custom_call" or TOLD not in made_by.attributes:
         return None
     told, called = made_by.attributes[TOLD], made_by.attributes["call_target_name"].value
