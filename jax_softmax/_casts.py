@@ -3,6 +3,7 @@
 In mixed precision a softmax of 16 bits is often that of a float32 copy of them.
 """
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -35,11 +36,12 @@ class Seen(NamedTuple):
 
     made: str | None = None
     scale: float = 1.0
+    biased: bool = False
 
     @property
-    def has_source(self) -> bool:
-        """Whether what the first operand was made of, for kernels to load, is one operand more."""
-        return self.made in OF_NARROW or self.scale != 1
+    def more(self) -> int:
+        """How many operands more there are for kernels to load: what the first one was made of."""
+        return (self.made in OF_NARROW or self.scale != 1 or self.biased) + self.biased
 
 
 def cast_before(operand: Any, aval: Any) -> tuple[Any, Any] | None:
@@ -69,11 +71,14 @@ def rounded(cast: Any, operand: Any) -> Any:
         with mlir.ir.InsertionPoint(cast):
             barrier = mlir.ir.Operation.create(BARRIER, results=[source.type], operands=[source])
         cast.operands[0] = source = barrier.result
-    shape = operand.type.shape
-    if source.type.shape == shape:
-        return source
-    like = mlir.ir.RankedTensorType.get(shape, source.type.element_type)
-    return mlir.ir.Operation.create("stablehlo.reshape", results=[like], operands=[source]).result
+    return reshaped(source, operand.type.shape)
+
+
+def reshaped(value: Any, shape: Sequence[int]) -> Any:
+    if list(value.type.shape) == list(shape):
+        return value
+    like = mlir.ir.RankedTensorType.get(shape, value.type.element_type)
+    return mlir.ir.Operation.create("stablehlo.reshape", results=[like], operands=[value]).result
 
 
 def was_narrow(value: Any) -> bool:
@@ -146,10 +151,10 @@ def _narrow_dtype(value: Any) -> Any:
 def bound_and_loaded(ctx: Any, operands: Operands, seen: Seen) -> tuple[Lowered, Lowered]:
     """What a primitive is bound to and what its kernels load, each with the context to lower it in.
 
-    These differ where the last operand is what the first one was made of.
+    These differ where the last operands are what the first one was made of.
     """
-    if not seen.has_source:
+    if seen.more == 0:
         return (ctx, operands), (ctx, operands)
-    (*avals, aval), (*values, value) = ctx.avals_in, operands
-    bound = ctx.replace(avals_in=avals), (*values,)
-    return bound, (ctx.replace(avals_in=[aval, *avals[1:]]), (value, *values[1:]))
+    avals, values, first = ctx.avals_in[: -seen.more], operands[: -seen.more], -seen.more
+    loaded = [*ctx.avals_in[first:], *avals[1:]], (*operands[first:], *values[1:])
+    return (ctx.replace(avals_in=avals), values), (ctx.replace(avals_in=loaded[0]), loaded[1])

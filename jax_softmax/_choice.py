@@ -201,6 +201,11 @@ class Rule(NamedTuple):
     # that. Of 512 to 4,096 columns log-softmax of 16 bits took 0.87 to 0.99 times as long, softmax
     # of float32 0.90 to 1.02 (benchmarks/results/h200-graph-stored.json).
     in_both_multiplied: dict[tuple[str, int], tuple[Odd, ...]]
+    # Where kernels add a bias of the columns: without a derivative and with it. Of others, up to
+    # those that XLA's one kernel has, its code is the faster one, or as fast
+    # (benchmarks/results/h200-graph-biased.json).
+    added: dict[tuple[str, int], range]
+    added_in_both: dict[tuple[str, int], range]
     # With what XLA may fuse before it, forward, rows of any length are XLA's, and along another
     # axis those of so many columns or more.
     fused_across: dict[tuple[str, int], int]
@@ -342,6 +347,11 @@ RULES = {
             ("softmax", 4): (Odd(range(2**9, ONE_KERNEL + 1)),),
             ("log_softmax", 2): (Odd(range(2**9, ONE_KERNEL + 1)),),
         },
+        added={("log_softmax", 2): range(600, ONE_KERNEL + 1)},
+        added_in_both={
+            **dict.fromkeys([(op, 2) for op in FORWARD], range(2**9, ONE_KERNEL + 1)),
+            **dict.fromkeys([(op, 4) for op in FORWARD], range(2**9, 2000)),
+        },
         fused_across={("softmax", 4): 2**7, ("log_softmax", 4): 2**8},
     )
 }
@@ -438,6 +448,7 @@ def choose(
     fused: bool = False,
     scaled: bool = False,
     multiplied: bool = False,
+    biased: bool = False,
     stored: bool = False,
     apart: bool = False,
     differentiated: bool = False,
@@ -450,10 +461,10 @@ def choose(
     what made the operand within its own code, of a derivative the tangent; `scaled`, of a
     derivative, only what is made of it; either, that XLA's code made the result; `apart`, that
     there is no such thing, forward or around a derivative; `multiplied`, that the kernels multiply
-    the logits by a number; `stored`, that one made a derivative's result, and XLA may have more
-    within its own code than it would write and read for a kernel. `differentiated` says that there
-    is a derivative too, and "selected_" before its name that its tangent and its result are
-    selected by a mask.
+    the logits by a number; `biased`, that they add a bias to them; `stored`, that one made a
+    derivative's result, and XLA may have more within its own code than it would write and read for
+    a kernel. `differentiated` says that there is a derivative too, and "selected_" before its name
+    that its tangent and its result are selected by a mask.
     """
     rule = RULES.get(platform)
     if is_short(op, shape[axis], platform):
@@ -536,6 +547,11 @@ def choose(
         return Choice(platform, "the axis is not the last one")
     if columns > most:
         return Choice(platform, f"rows of more than {most}")
+    if biased:
+        added = rule.added_in_both if differentiated else rule.added
+        if columns in added.get((op, width), ()):
+            return Choice(platform, "rows that the kernels add a bias to")
+        return Choice("xla", f"rows of at most {most}: one kernel that adds the bias")
     whole = columns * width % 16 == 0
     odd = rule.odd.get((op, width), Odd(range(0)))
     if not whole and columns in odd.columns and filled(columns) < odd.filled:

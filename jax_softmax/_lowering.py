@@ -1,5 +1,6 @@
 """Lowering: a custom call on cuda and cpu, and the pure-JAX reference elsewhere or where faster."""
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -11,6 +12,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import mlir
 
 from . import _choice, _native
+from ._affine import BIAS, WITH_TERMS, Affine, affine_before, scale_within
 from ._casts import (
     OF_NARROW,
     Seen,
@@ -18,6 +20,7 @@ from ._casts import (
     cast_before,
     exponentials_of,
     logits_of,
+    reshaped,
     rounded,
     was_narrow,
 )
@@ -33,7 +36,6 @@ from ._reference import (
     row_pairs,
     tangent_of_parts,
 )
-from ._scales import scale_before, scale_within
 
 Reference = Callable[..., jax.Array]
 Rule = Callable[..., Any]
@@ -95,9 +97,9 @@ def register_seeing(
     apart": such a kernel made the result, and XLA has nothing of the tangent's. "apart": no such
     thing. None: not known.
 
-    Kernels on a GPU multiply logits by `seen.scale` where nothing is converted, and these are of no
-    matrix product: what was multiplied is one operand more then, and what is said of neighbours is
-    said of those that made it.
+    Kernels on a GPU multiply logits by `seen.scale`, and add a bias to them if `seen.biased`, where
+    nothing is converted, and these are of no matrix product: what they were made of is one operand
+    more then, or two, and what is said of neighbours is said of those that made the logits.
 
     Lowerings are cached as functions of their operands, which see nothing of what made these, and
     those that are not cannot be for several platforms (jax 0.10 to 0.12): so there is a primitive
@@ -112,7 +114,7 @@ def register_seeing(
     seeing.multiple_results = primitive.multiple_results
 
     def abstract_eval(*avals: Any, seen: Seen, **params: Any) -> Any:
-        return primitive.abstract_eval(*avals[: -1 if seen.has_source else None], **params)
+        return primitive.abstract_eval(*avals[: len(avals) - seen.more], **params)
 
     def look(ctx: Any, operands: Sequence[Any], **params: Any) -> tuple[Seen, list[Any]]:
         """`seen`, and the operands more that this takes, each with its type."""
@@ -127,10 +129,9 @@ def register_seeing(
             if decide(avals, **request) != "xla" or not any(map(was_narrow, operands[:2])):
                 if here not in _choice.RULES:
                     return Seen(), []
-                log, axis = primitive.name in OF_OPERAND, params["axis"]
-                y, t = operands[:2]
-                around = _seen_around(avals[0], y, t, functions, log=log, axis=axis, alone=alone)
-                return Seen(around), []
+                request = {"log": primitive.name in OF_OPERAND, "axis": params["axis"]}
+                request |= {"masked": params.get("zeros_are_masked", False), "alone": alone}
+                return Seen(_seen_around(avals[0], *operands[:2], functions, **request)), []
             if primitive.name != "softmax_tangent":
                 return Seen("xla"), []
             x, axis = avals[0], params["axis"]
@@ -150,15 +151,20 @@ def register_seeing(
             return Seen(made), [(narrow, rounded(cast, operand))] if made in OF_NARROW else []
         if primitive.name not in _choice.FORWARD:
             return Seen(), []
-        scaled = here == "cuda" and params["dtype"] == aval.dtype and aval.dtype.itemsize < 8
-        explicit = aval.sharding.mesh.are_all_axes_explicit
-        found = scale_before(operand, explicit=explicit) if scaled else None
-        if found and is_of_product(found[1], functions):
-            found = None  # which multiplies, as do those that read the derivative
-        scale, source = found or (1.0, operand)
-        fused = is_fused(source, functions) if here in _choice.RULES else None
-        made = "fused" if fused else "apart" if fused is False and alone else None
-        return Seen(made, scale), [(aval, source)] if scale != 1 else []
+        found, axis = Affine(operand), params["axis"]
+        if here == "cuda" and params["dtype"] == aval.dtype and aval.dtype.itemsize < 8:
+            explicit = aval.sharding.mesh.are_all_axes_explicit
+            biased = one_device(ctx) and not explicit and _is_static(aval.shape)
+            found = affine_before(operand, axis, explicit=explicit, biased=biased)
+            if is_of_product(found.logits, functions):
+                found = Affine(operand)  # which has that, as do those that read the derivative
+        seen = _seen_before(found, functions, here, alone)
+        of_bias = aval.update(shape=found.bias_shape) if found.bias is not None else None
+        if of_bias and not _adds_bias(primitive.name, [aval, of_bias], seen, **request):
+            found = Affine(operand)
+            seen, of_bias = _seen_before(found, functions, here, alone), None
+        more = [(aval, found.logits)] if seen.more else []
+        return seen, [*more, (of_bias, reshaped(found.bias, found.bias_shape))] if of_bias else more
 
     def lower(ctx: Any, *operands: Any, **params: Any) -> Any:
         seen, more = look(ctx, operands, **params)
@@ -290,6 +296,41 @@ def _decide(avals: Sequence[Any], *, here: str, op: str, **params: Any) -> str |
     return "xla" if choice.implementation == "xla" else "pairs" if choice.pairs else "loads"
 
 
+def _seen_before(found: Affine, functions: Any, here: str, alone: bool) -> Seen:
+    """See `register_seeing`, of logits that something was made of."""
+    fused = is_fused(found.logits, functions) if here in _choice.RULES else None
+    made = "fused" if fused else "apart" if fused is False and alone else None
+    return Seen(made, found.scale, found.bias is not None)
+
+
+def _adds_bias(
+    op: str, avals: Sequence[Any], seen: Seen, *, here: str, alone: bool, **params: Any
+) -> bool:
+    """Whether a kernel adds a bias to logits: where it is the faster one, or would be without."""
+    name, others = WITH_TERMS[op], {k: v for k, v in params.items() if k not in OF_CHOICE_ALONE}
+    if not has_kernel_with_terms(avals, name=name, here=here, causal=False, **others):
+        return False
+    chosen = [
+        _choose(
+            avals[:1],
+            here=here,
+            alone=alone,
+            op=op,
+            per_row=False,
+            widened=False,
+            **flags,
+            **params,
+        )
+        for flags in ({"around": seen.made, "biased": True}, {"around": "fused"})
+    ]
+    if not any(c.implementation == here and c.batch_invariant for c in chosen):
+        return False
+    if others.pop("backend"):
+        return True
+    biased = fastest(f"biased_{op}", avals[:1], here, others.pop("batch_invariant"), **others)
+    return biased.implementation == here
+
+
 def _seen_around(
     aval: Any,
     result: Any,
@@ -298,6 +339,7 @@ def _seen_around(
     *,
     log: bool,
     axis: int,
+    masked: bool,
     alone: bool,
 ) -> str | None:
     """See `register_seeing`, of a derivative's operands; `log` for log-softmax's.
@@ -306,7 +348,8 @@ def _seen_around(
     gradient, 278 us with the kernel's derivative and 355 with XLA's, of softmax 277 and 250, in
     bfloat16 185 and 147, 179 and 144 (benchmarks/results/h200-graph-attention.json).
     """
-    fused, scale = is_fused(tangent, functions), scale_within(result, functions)
+    fused = is_fused(tangent, functions)
+    scale = None if masked else scale_within(result, functions)
     narrow = aval.dtype.itemsize == 2
     picked = log and not narrow and is_scattered(tangent, functions)
     if scale not in (None, 1) and not picked:
@@ -348,6 +391,7 @@ def _choose(
     widened: bool,
     around: str | None = None,
     multiplied: bool = False,
+    biased: bool = False,
     zeros_are_masked: bool = False,
     selected: bool = False,
     differentiated: bool = False,
@@ -372,8 +416,8 @@ def _choose(
     by_xla = around in ("fused", "scaled")  # made the result, and knows it
     case = f"masked_{op}" if zeros_are_masked or (from_result and not by_xla) else op
     case = f"selected_{op}" if selected else case
-    flags = {"widened": widened, "differentiated": differentiated}
-    flags |= {"multiplied": multiplied, "stored": around in STORED}
+    flags = {"widened": widened, "differentiated": differentiated, "stored": around in STORED}
+    flags |= {"multiplied": multiplied, "biased": biased}
     flags |= {name: name == around for name in OF_NEIGHBOURS}
     choice = fastest(case, read, here, batch_invariant, **flags, **params)
     if batch_invariant is None and not choice.batch_invariant and not alone:
@@ -398,6 +442,11 @@ def _lower(
     if seen.made == "pairs":
         return _lower_by_pairs(ctx, operands, op=op, axis=params["axis"], dtype=params["dtype"])
     (ctx, operands), loaded = bound_and_loaded(ctx, operands, seen)
+    if seen.biased:
+        request = {k: params[k] for k in ("axis", "dtype", "strategy")}
+        request["batch_invariant"] = batch_invariant is not False
+        call = call_with_terms(WITH_TERMS[op], BIAS, factor=seen.scale, **request)
+        return mlir.lower_fun(call, multiple_results=False)(loaded[0], *loaded[1])
     backend, alone = "xla" if seen.made == "xla" else backend, one_device(ctx)
     request = {"op": op, "per_row": per_row, "here": here, "alone": alone, "backend": backend}
     request |= {"batch_invariant": batch_invariant, "around": seen.made}
@@ -548,15 +597,62 @@ def _call(
 
 
 def call_with_terms(
-    call_p: Primitive, x: jax.Array, *terms: jax.Array, axis: int, **params: Any
-) -> jax.Array:
-    """The custom call of an op whose other operands are broadcast against the first."""
-    last = x.ndim - 1
-    moved = [jnp.moveaxis(operand, axis, last) for operand in (x, *terms)]
-    y = call_p.bind(*moved, axis=axis, logical_axis=last, workspace=0, **params)[0]
-    return jnp.moveaxis(y, last, axis)
+    op: str,
+    terms: str,
+    *,
+    axis: int,
+    softcap: float = 0.0,
+    causal: bool = False,
+    **params: Any,
+) -> Callable[..., jax.Array]:
+    """The custom call of an op whose other operands, `terms`, are broadcast against the first."""
+    call_p = call_primitive(op, per_row=False)
+    params |= {"terms": terms, "softcap": softcap, "causal": causal}
+
+    def call(*operands: jax.Array) -> jax.Array:
+        last = operands[0].ndim - 1
+        moved = [jnp.moveaxis(operand, axis, last) for operand in operands]
+        y = call_p.bind(*moved, axis=axis, logical_axis=last, workspace=0, **params)[0]
+        return jnp.moveaxis(y, last, axis)
+
+    return call
 
 
+def has_kernel_with_terms(
+    avals: Sequence[Any],
+    *,
+    name: str,
+    here: str,
+    axis: int,
+    dtype: Any,
+    causal: bool,
+    strategy: str,
+    batch_invariant: bool | None,
+    **params: Any,
+) -> bool:
+    """Whether there is one for logits and terms of these types."""
+    del params
+    x, *terms = avals
+    return (
+        _is_static(x.shape)
+        and 0 < math.prod(x.shape) < 2**31 * x.shape[axis]
+        and _native.has_kernels(here, x.dtype, dtype)
+        and not (causal and axis != x.ndim - 1)
+        and _native.takes_terms(
+            here,
+            name,
+            x.shape,
+            x.dtype,
+            output_dtype=dtype,
+            axis=axis,
+            strategy=strategy,
+            batch_invariant=batch_invariant is not False,
+            terms=[term.shape for term in terms],
+        )
+    )
+
+
+@functools.cache
 def call_primitive(
     op: str, per_row: bool, *, values: int = 1, platform: str | None = None
 ) -> Primitive:

@@ -5,7 +5,6 @@ kernel reads them all; where there is none, and on several devices of an automat
 surrounds softmax.
 """
 
-import math
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -16,9 +15,11 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir, xla
 
-from . import _lowering, _native, _reference
+from . import _lowering, _reference
+from ._affine import BIAS
 from ._canonicalize import request as canonical_request
 from ._casts import Seen, bound_and_loaded
+from ._lowering import has_kernel_with_terms
 from ._primitives import (
     RESIDUAL,
     batch_to,
@@ -31,7 +32,7 @@ from ._reductions import align, bind_logsumexp
 from ._reference import kept
 
 # The terms that are operands, in their order, by the letters that the handler knows them by.
-NAMES = {"mask": "m", "bias": "b", "scale": "f", "sink": "s"}
+NAMES = {"mask": "m", "bias": BIAS, "scale": "f", "sink": "s"}
 Arrays = dict[str, jax.Array]
 
 
@@ -259,8 +260,7 @@ def _primitive(name: str, *, log: bool) -> Primitive:
     ad.primitive_jvps[primitive] = partial(_jvp, log)
     composed = partial(_composed, log=log)
     default = mlir.lower_fun(composed, multiple_results=False)
-    call_p = _lowering.call_primitive(name, per_row=False)
-    rule = partial(_lower, name=name, call_p=call_p, composed=composed)
+    rule = partial(_lower, name=name, composed=composed)
     _lowering.register_seeing(primitive, default, rule, partial(_decide, name=name))
     return primitive
 
@@ -281,7 +281,7 @@ def _decide(
     implementation = _choose(avals, name=name, here=here, names=names, widened=True, **params)
     if implementation == "xla":
         return "xla"
-    has_kernel = alone and _has_kernel(avals, name=name, here=here, **params)
+    has_kernel = alone and has_kernel_with_terms(avals, name=name, here=here, **params)
     return "loads" if has_kernel else None
 
 
@@ -315,7 +315,6 @@ def _lower(
     ctx: Any,
     *operands: Any,
     name: str,
-    call_p: Primitive,
     composed: Any,
     here: str,
     seen: Seen,
@@ -328,55 +327,18 @@ def _lower(
     avals = loaded[0].avals_in
     wanted = _choose(avals, name=name, here=here, widened=seen.made is not None, **params)
     alone = _lowering.one_device(ctx)
-    if wanted == here and alone and _has_kernel(avals, name=name, here=here, **params):
+    if wanted == here and alone and has_kernel_with_terms(avals, name=name, here=here, **params):
         ctx, operands = loaded
-        attributes = {k: params[k] for k in ("axis", "dtype", "factor", "softcap", "causal")}
-        function = partial(
-            _lowering.call_with_terms,
-            call_p,
-            strategy=params["strategy"],
-            batch_invariant=params["batch_invariant"] is not False,
-            terms="".join(NAMES[n] for n in params["names"]),
-            **attributes,
-        )
+        names = ("axis", "dtype", "strategy", "factor", "softcap", "causal")
+        attributes = {k: params[k] for k in names}
+        attributes["batch_invariant"] = params["batch_invariant"] is not False
+        terms = "".join(NAMES[n] for n in params["names"])
+        function = _lowering.call_with_terms(name, terms, **attributes)
         params = {}
     elif wanted == "xla":
         # Where XLA fuses the terms it fuses the softmax with them, whatever that alone would be.
         params["backend"] = "xla"
     return mlir.lower_fun(partial(function, **params), multiple_results=False)(ctx, *operands)
-
-
-def _has_kernel(
-    avals: Sequence[Any],
-    *,
-    name: str,
-    here: str,
-    axis: int,
-    dtype: Any,
-    causal: bool,
-    strategy: str,
-    batch_invariant: bool | None,
-    **params: Any,
-) -> bool:
-    del params
-    x, *terms = avals
-    return (
-        all(isinstance(d, int) for d in x.shape)
-        and 0 < math.prod(x.shape) < 2**31 * x.shape[axis]
-        and _native.has_kernels(here, x.dtype, dtype)
-        and not (causal and axis != x.ndim - 1)
-        and _native.takes_terms(
-            here,
-            name,
-            x.shape,
-            x.dtype,
-            output_dtype=dtype,
-            axis=axis,
-            strategy=strategy,
-            batch_invariant=batch_invariant is not False,
-            terms=[term.shape for term in terms],
-        )
-    )
 
 
 masked_softmax_p = _primitive("masked_softmax", log=False)

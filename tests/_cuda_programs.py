@@ -100,6 +100,29 @@ SCALED = tuple(
     for way, dtype, n in itertools.product(WAYS, ("float32", "bfloat16"), DEVICES)
     if way in ("product", "quotient", "of a sum") or (dtype, n) == ("float32", 1)
 )
+# To make them with a bias, and the number that kernels may multiply by before they add it.
+BIASES = {
+    "of columns": ((64,), lambda x, b: x + b, 1),
+    "from the left": ((64,), lambda x, b: b + x, 1),
+    "of every third dimension": ((32, 1, 64), lambda x, b: x + b, 1),
+    "after a product": ((64,), lambda x, b: x * 0.125 + b, 0.125),
+    "after a quotient": ((64,), lambda x, b: x / 11.3 + b, 1 / 11.3),
+    "after a bias": ((64,), lambda x, b: x + b[::-1] + b, 1),
+    "before a product": ((64,), lambda x, b: (x + b) * 0.125, None),
+    "of rows": ((48, 1), lambda x, b: x + b, None),
+    "of a number": ((), lambda x, b: x + b, None),
+    "of every logit": (SHAPE, lambda x, b: x + b, None),
+    "of half of them": (
+        (32, 24, 1, 64),
+        lambda x, b: x + jnp.tile(b, (1, 1, 2, 1)).reshape(SHAPE),
+        None,
+    ),
+    "of a difference": ((64,), lambda x, b: x - b, None),
+    "of a product": ((64,), lambda x, b: x * b, None),
+    "read before": ((64,), lambda x, b: (x + b) + 0 * (x + b).min(), None),
+    "of a matrix product": ((64,), lambda x, b: x @ jnp.eye(64, dtype=x.dtype) + b, None),
+    "in float32": ((64,), lambda x, b: x.astype("float32") + b, 1),
+}
 # What costs nothing at run time. A fusion, copy, transpose or collective is none of it.
 FREE = {"parameter", "bitcast", "tuple", "get-tuple-element", "constant"}
 
@@ -302,6 +325,21 @@ def scaled(mesh, way, dtype) -> dict:
     return told
 
 
+def biased(mesh, way) -> dict:
+    """What calls of softmax along the last axis are told of a bias, with a program for XLA."""
+    shape, before, _ = BIASES[way]
+    sharding = NamedSharding(mesh, P())
+    x = jax.ShapeDtypeStruct(SHAPE, "bfloat16", sharding=sharding)
+    b = x.update(shape=shape)
+    f = functools.partial(jax_softmax.softmax, batch_invariant=True)
+    hlo = compiled(lambda x, b: f(before(x, b)), x, b)
+    return {
+        "calls": [count_calls(hlo), count_calls(hlo, "masked_softmax")],
+        "factors": [float(number) for number in re.findall(r"\bfactor = ([^ ,}]*)", hlo)],
+        "kernels": kernels(hlo),
+    }
+
+
 def constrained(mesh) -> list[float]:
     """The numbers that calls are told of where somebody else has a say in the product."""
     x = jax.ShapeDtypeStruct(SHAPE, "float32", sharding=NamedSharding(mesh, P(None, "batch")))
@@ -354,6 +392,7 @@ def main() -> None:
     programs |= {
         f"{way} of {dtype} on {n}": scaled(meshes[n], way, dtype) for way, dtype, n in SCALED
     }
+    programs |= {f"bias {way} on {n}": biased(meshes[n], way) for way in BIASES for n in DEVICES}
     programs |= {f"{case} on {n}": mixed(meshes[n], *case) for case in MIXED for n in DEVICES}
     # The trace tells of an explicit mesh that each device has whole rows.
     meshes[2] = topology(2, AxisType.Explicit)

@@ -326,6 +326,29 @@ def test_logits_that_kernels_multiply_have_a_rule_with_their_derivative(case):
             assert chosen.implementation == "xla"
 
 
+ADDED = [  # op, columns, dtype, and who adds a bias and has the forward pass, alone and with the other
+    ("softmax", 256, "bfloat16", "xla", "xla"),
+    ("softmax", 1024, "bfloat16", "xla", "cuda"),
+    ("softmax", 8192, "bfloat16", "cuda", "cuda"),
+    ("softmax", 1024, "float32", "xla", "cuda"),
+    ("softmax", 4096, "float32", "xla", "xla"),
+    ("log_softmax", 512, "float16", "xla", "cuda"),
+    ("log_softmax", 4096, "float16", "cuda", "cuda"),
+    ("log_softmax", 1024, "float32", "xla", "cuda"),
+    ("log_softmax", 50_257, "float32", "cuda", "cuda"),
+]
+
+
+@pytest.mark.parametrize("case", ADDED, ids=str)
+def test_a_bias_that_kernels_add_has_a_rule(case):
+    op, columns, dtype, *expected = case
+    problem = op, (MANY // 1000, columns), 1, *[jnp.dtype(dtype)] * 2, "cuda"
+    forward = functools.partial(_choice.choose, *problem, apart=True, biased=True)
+    chosen = [forward(differentiated=flag).implementation for flag in (False, True)]
+    assert chosen == expected
+    assert forward(batch_invariant=True).implementation == "cuda"
+
+
 PADDED = {  # by op, dtype and how much of a power of two rows fill: what a derivative is of
     ("softmax_tangent", "bfloat16", 0.52): ("xla", ("cuda", "cuda", "cuda")),
     ("softmax_tangent", "bfloat16", 0.7): ("xla", ("cuda", "xla", "cuda")),

@@ -10,6 +10,7 @@ import sys
 import pytest
 from _cuda_programs import (
     ABSMAX,
+    BIASES,
     CASES,
     CHOSEN,
     DEVICES,
@@ -165,6 +166,17 @@ def test_kernels_multiply_by_a_positive_number(way, dtype, devices, programs):
         assert made["calls"] == 1 and made["scales"] == [pytest.approx(want, rel=4e-3)]
         alone = number is not None and way != "of a sum"
         assert (made["kernels"] == 1) == alone
+
+
+@pytest.mark.parametrize("way", BIASES)
+def test_kernels_add_a_bias_on_one_device(way, programs):
+    _, _, factor = BIASES[way]
+    made, on_two = (programs[f"bias {way} on {n}"] for n in DEVICES)
+    assert made["calls"] == [1, factor is not None]
+    assert made["factors"] == [pytest.approx(v, rel=4e-3) for v in [factor] if v is not None]
+    alone = factor is not None and way not in ("after a bias", "in float32")
+    assert (made["kernels"] == 1) == alone
+    assert on_two["calls"] == [1, 0]
 
 
 def test_a_product_with_another_reader_or_sharding_is_left_alone(programs):

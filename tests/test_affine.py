@@ -1,6 +1,6 @@
-"""Softmax of logits times a number, which kernels on a GPU multiply as they read them.
+"""Softmax of logits times a number and with a bias, which kernels on a GPU apply as they read them.
 
-What kinds of products, test_cuda_aot.py has.
+What kinds of products and sums, test_cuda_aot.py has.
 """
 
 import functools
@@ -14,6 +14,9 @@ from _support import CUDA_STRATEGIES, axis_of, bind
 from _truth import DTYPES, FORWARD, TRUTH, assert_right, wide
 from test_values import flat_ulps, special_rows
 
+import jax_softmax
+from jax_softmax import _native
+
 pytestmark = pytest.mark.gpu
 each_op = pytest.mark.parametrize("op", FORWARD)
 each_dtype = pytest.mark.parametrize("dtype", [d for d in DTYPES if d.itemsize < 8], ids=str)
@@ -22,6 +25,26 @@ each_strategy = pytest.mark.parametrize("strategy", CUDA_STRATEGIES)
 
 def scaled(op, x, number, **request):
     return bind(op, x * jnp.asarray(number, x.dtype), **request)
+
+
+def biases(shape, axis, dtype):
+    """One for all rows, and of three dimensions or more one for those of each first index."""
+    made = np.random.default_rng(shape[axis]).normal(size=shape[axis])
+    made = made.reshape([-1 if d == axis else 1 for d in range(len(shape))])
+    if len(shape) > 2 and axis > 0:
+        made = made + np.arange(shape[0]).reshape([-1] + [1] * (len(shape) - 1))
+    return made.astype(dtype)
+
+
+def added(op, x, bias, axis, strategy):
+    """As float32 rounds it, and 16 bits do in memory, but kernels that add it do not."""
+    request = {"output_dtype": x.dtype, "axis": axis, "strategy": strategy}
+    request |= {"batch_invariant": True, "terms": [bias.shape]}
+    by_kernel = _native.takes_terms("cuda", f"masked_{op}", x.shape, x.dtype, **request)
+    with np.errstate(invalid="ignore"):
+        if by_kernel and x.dtype.itemsize == 2 and bias.size <= x.size / 4:
+            return wide(x) + wide(bias)
+        return x + bias
 
 
 @each_op
@@ -42,6 +65,79 @@ def test_the_product_matches_wider_arithmetic(op, dtype, strategy):
         if got.size:
             flat = flat_ulps(op, implementation)
             assert_right(op, got, wide(x) / 4, axis=axis, flat=flat, context=implementation)
+
+
+@each_op
+@each_dtype
+@each_strategy
+def test_the_sum_matches_wider_arithmetic(op, dtype, strategy):
+    implementation = f"cuda:{strategy}"
+    shapes, axes = zip(*problems(op, dtype, implementation), strict=True)
+    cases = [
+        (operands(op, shape, axis, dtype)[0], biases(shape, axis, dtype), axis)
+        for shape, axis in zip(shapes, axes, strict=True)
+        if shape[axis] > 1
+    ]
+    arrays = [case[:2] for case in cases]
+
+    @jax.jit
+    def program(arrays):
+        request = {"implementation": implementation}
+        pairs = zip(arrays, cases, strict=True)
+        return [bind(op, x + bias, axis=axis, **request) for (x, bias), (*_, axis) in pairs]
+
+    for got, (x, bias, axis) in zip(jax.device_get(program(arrays)), cases, strict=True):
+        if got.size:
+            flat = flat_ulps(op, implementation)
+            z = added(op, x, bias, axis, strategy)
+            assert_right(op, got, z, axis=axis, flat=flat, context=implementation)
+
+
+@each_op
+@each_dtype
+@each_strategy
+def test_special_values_and_a_bias(op, dtype, strategy):
+    """A row of which all is -inf is NaN, as jax.nn's is, whatever made it that."""
+    implementation = f"cuda:{strategy}"
+    skip_refused(op, dtype, implementation)
+    axis = axis_of(strategy)
+    rows = special_rows(40, dtype)
+    rows = np.concatenate([rows, np.where(np.arange(40) < 20, -np.inf, rows[-1:])])
+    rows = np.resize(rows, (len(rows) // 8 * 8 + 8, 40)).astype(dtype)
+    x = np.ascontiguousarray(np.moveaxis(rows, 1, axis))
+    f = jax.jit(lambda x, b: bind(op, x + b, axis=axis, implementation=implementation))
+    for special in (1, np.inf, np.nan, -np.inf):
+        bias = np.where(np.arange(40) < 20, 0.5, special).astype(dtype)
+        bias = np.expand_dims(bias, 1 - axis)
+        z = added(op, x, bias, axis, strategy)
+        assert_right(op, f(x, bias), z, axis=axis, context=f"{implementation} {special}")
+
+
+@each_op
+@each_dtype
+@pytest.mark.parametrize("columns", [512, 1000, 8192, 50_257])
+@pytest.mark.parametrize("default", [True, False])
+def test_gradients_through_a_product_and_a_bias(op, dtype, columns, default):
+    request = {} if default else {"implementation": "cuda"}
+    rng = np.random.default_rng(columns)
+    x, g = rng.normal(size=(2, 2**22 // columns, columns)).astype(dtype)
+    bias = rng.normal(size=columns).astype(dtype)
+
+    def both_passes(f):
+        def value(x, bias):
+            return f(x * jnp.asarray(0.25, dtype) + bias)
+
+        return jax.jit(lambda x, bias, g: (lambda y, back: (y, *back(g)))(*jax.vjp(value, x, bias)))
+
+    ours = both_passes(lambda x: getattr(jax_softmax, op)(x, **request))
+    with jax.enable_x64(True):
+        truth = both_passes(lambda x: getattr(jax.nn, op)(x))
+        arrays = [jnp.asarray(v, jnp.float64) for v in (x, bias, g)]
+        want = jax.device_get(jax.jit(lambda *v: truth(*v))(*arrays))
+    tolerance = 1e-4 if dtype.itemsize == 4 else 2e-2
+    for got, wanted in zip(ours(x, bias, g), want, strict=True):
+        largest = abs(wanted).max()
+        np.testing.assert_allclose(wide(got), wanted, tolerance, tolerance * largest)
 
 
 @each_op

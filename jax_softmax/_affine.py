@@ -1,0 +1,117 @@
+"""What logits are multiplied with, and what is added to them, before a softmax.
+
+Its kernels do that as they read them. The temperature of a sampler, and the bias of a position,
+cost a pass over the logits otherwise.
+"""
+
+import itertools
+import math
+from typing import Any, NamedTuple
+
+from . import _native
+from ._choice import FORWARD
+from ._neighbours import maker_behind
+from ._operations import CONSTRAINTS, MOVED, before, name_of, number_of, shape_of
+
+# With larger ones, logits of 16 bits that the kernels tell apart without it might be as one.
+LARGEST, SMALLEST = 2.0**10, 2.0**-40
+# Of the logits' elements, which have fewer of a bias to share: XLA writes one that is computed.
+LARGEST_BIAS = 1 / 4
+SPREADS = "stablehlo.broadcast_in_dim"
+# Of a call that adds a bias to logits: its op, by that without any, and the letter of the term.
+WITH_TERMS = {op: f"masked_{op}" for op in FORWARD}
+BIAS = "b"
+TOLD = "mhlo.backend_config"  # the attribute of a call that has its handler's
+
+
+class Affine(NamedTuple):
+    """`scale * logits + bias`, the bias of the logits' rank in that shape."""
+
+    logits: Any
+    scale: float = 1.0
+    bias: Any = None
+    bias_shape: tuple[int, ...] = ()
+
+
+def affine_before(operand: Any, axis: int, *, explicit: bool, biased: bool) -> Affine:
+    """What made an array, of arrays of its dtype; nothing of it where that is nothing of the kind.
+
+    Nor where something else has read a product or sum before: it is in memory then. A bias only if
+    it is `biased`, and has columns along that axis. `explicit` is for a mesh whose operations each
+    have a constraint behind them, their type's; any other one is the user's.
+    """
+    found = _bias_before(operand, axis) if biased else None
+    product = found.logits if found else operand
+    scale, logits = _scale_before(product, 1 if found else 0, explicit) or (1.0, product)
+    found = found or Affine(operand)
+    return found._replace(scale=scale, logits=logits)
+
+
+def _bias_before(operand: Any, axis: int) -> Affine | None:
+    """The bias that was added, and the array that it was broadcast to."""
+    if name_of(operand.owner) != "stablehlo.add" or _readers(operand) > 0:
+        return None
+    full = shape_of(operand)
+    for logits, added in itertools.permutations(operand.owner.operands):
+        spread = added.owner
+        if name_of(spread) != SPREADS or name_of(logits.owner) == SPREADS:
+            continue
+        (bias,) = spread.operands
+        shape = [1] * len(full)
+        dimensions = spread.attributes["broadcast_dimensions"]
+        for dimension, size in zip(dimensions, shape_of(bias), strict=True):
+            shape[dimension] = size
+        if shape[axis] == full[axis] and math.prod(shape) <= LARGEST_BIAS * math.prod(full):
+            return Affine(logits, bias=bias, bias_shape=tuple(shape))
+    return None
+
+
+def _scale_before(operand: Any, readers: int, explicit: bool) -> tuple[float, Any] | None:
+    """The positive number that made an array, and the array of the same type that it multiplied.
+
+    A quotient by a number is a product with its reciprocal to XLA too. None where it has more than
+    so many `readers`.
+    """
+    product, shardings = operand, set()
+    while explicit and name_of(product.owner) in CONSTRAINTS and _readers(product) == readers:
+        shardings.add(str(product.owner.attributes["sharding"]))
+        product, readers = product.owner.operands[0], 1
+    if _readers(product) > readers or len(shardings) > 1:
+        return None
+    made_by = product.owner
+    if name_of(made_by) == "stablehlo.multiply":
+        source, factor = made_by.operands
+        number = number_of(before(factor, CONSTRAINTS))
+        if number is None:
+            source, factor = factor, source
+            number = number_of(before(factor, CONSTRAINTS))
+    elif name_of(made_by) == "stablehlo.divide":
+        source, divisor = made_by.operands
+        number = number_of(before(divisor, CONSTRAINTS))
+        number = number and 1 / number
+    else:
+        return None
+    if number is None or not SMALLEST <= number <= LARGEST or source.type != operand.type:
+        return None
+    return number, source
+
+
+def _readers(value: Any) -> int:
+    return sum(1 for _ in value.uses)
+
+
+def scale_within(result: Any, functions: Any) -> float | None:
+    """By what a kernel multiplied the logits of this softmax or log-softmax; None of others.
+
+    It may have added a bias, and nothing else.
+    """
+    made_by = maker_behind(CONSTRAINTS | MOVED, result, functions)
+    if name_of(made_by) != "stablehlo.custom_call" or TOLD not in made_by.attributes:
+        return None
+    told, called = made_by.attributes[TOLD], made_by.attributes["call_target_name"].value
+    if called in map(_native.target, FORWARD):
+        return told["scale"].value if "scale" in told else None
+    if called not in map(_native.target, WITH_TERMS.values()):
+        return None
+    alone = told["terms"].value == BIAS and not told["causal"].value and not told["softcap"].value
+    return told["factor"].value if alone else None
