@@ -129,9 +129,10 @@ def register_seeing(
             if decide(avals, **request) != "xla" or not any(map(was_narrow, operands[:2])):
                 if here not in _choice.RULES:
                     return Seen(), []
+                y, t = operands[:2]
                 request = {"log": primitive.name in OF_OPERAND, "axis": params["axis"]}
                 request |= {"masked": params.get("zeros_are_masked", False), "alone": alone}
-                return Seen(_seen_around(avals[0], *operands[:2], functions, **request)), []
+                return Seen(_seen_around(avals[0], y, t, functions, **request)), []
             if primitive.name != "softmax_tangent":
                 return Seen("xla"), []
             x, axis = avals[0], params["axis"]
@@ -308,6 +309,8 @@ def _adds_bias(
 ) -> bool:
     """Whether a kernel adds a bias to logits: where it is the faster one, or would be without."""
     name, others = WITH_TERMS[op], {k: v for k, v in params.items() if k not in OF_CHOICE_ALONE}
+    if params["strategy"] != "auto":
+        return False  # with terms it might have no room
     if not has_kernel_with_terms(avals, name=name, here=here, causal=False, **others):
         return False
     chosen = [

@@ -326,7 +326,7 @@ def test_logits_that_kernels_multiply_have_a_rule_with_their_derivative(case):
             assert chosen.implementation == "xla"
 
 
-ADDED = [  # op, columns, dtype, and who adds a bias and has the forward pass, alone and with the other
+ADDED = [  # op, columns, dtype, and who adds a bias, forward alone and where there is a derivative
     ("softmax", 256, "bfloat16", "xla", "xla"),
     ("softmax", 1024, "bfloat16", "xla", "cuda"),
     ("softmax", 8192, "bfloat16", "cuda", "cuda"),
@@ -335,6 +335,7 @@ ADDED = [  # op, columns, dtype, and who adds a bias and has the forward pass, a
     ("log_softmax", 512, "float16", "xla", "cuda"),
     ("log_softmax", 4096, "float16", "cuda", "cuda"),
     ("log_softmax", 1024, "float32", "xla", "cuda"),
+    ("log_softmax", 1001, "float32", "xla", "xla"),
     ("log_softmax", 50_257, "float32", "cuda", "cuda"),
 ]
 
