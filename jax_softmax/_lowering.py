@@ -152,20 +152,7 @@ def register_seeing(
             return Seen(made), [(narrow, rounded(cast, operand))] if made in OF_NARROW else []
         if primitive.name not in _choice.FORWARD:
             return Seen(), []
-        found, axis = Affine(operand), params["axis"]
-        if here == "cuda" and params["dtype"] == aval.dtype and aval.dtype.itemsize < 8:
-            explicit = aval.sharding.mesh.are_all_axes_explicit
-            biased = one_device(ctx) and not explicit and _is_static(aval.shape)
-            found = affine_before(operand, axis, explicit=explicit, biased=biased)
-            if is_of_product(found.logits, functions):
-                found = Affine(operand)  # which has that, as do those that read the derivative
-        seen = _seen_before(found, functions, here, alone)
-        of_bias = aval.update(shape=found.bias_shape) if found.bias is not None else None
-        if of_bias and not _adds_bias(primitive.name, [aval, of_bias], seen, **request):
-            found = Affine(operand)
-            seen, of_bias = _seen_before(found, functions, here, alone), None
-        more = [(aval, found.logits)] if seen.more else []
-        return seen, [*more, (of_bias, reshaped(found.bias, found.bias_shape))] if of_bias else more
+        return _look_at_logits(ctx, primitive.name, operand, **request)
 
     def lower(ctx: Any, *operands: Any, **params: Any) -> Any:
         seen, more = look(ctx, operands, **params)
@@ -297,11 +284,31 @@ def _decide(avals: Sequence[Any], *, here: str, op: str, **params: Any) -> str |
     return "xla" if choice.implementation == "xla" else "pairs" if choice.pairs else "loads"
 
 
-def _seen_before(found: Affine, functions: Any, here: str, alone: bool) -> Seen:
-    """See `register_seeing`, of logits that something was made of."""
-    fused = is_fused(found.logits, functions) if here in _choice.RULES else None
-    made = "fused" if fused else "apart" if fused is False and alone else None
-    return Seen(made, found.scale, found.bias is not None)
+def _look_at_logits(
+    ctx: Any, op: str, operand: Any, *, here: str, alone: bool, axis: int, **params: Any
+) -> tuple[Seen, list[Any]]:
+    """See `register_seeing`, of the operand of softmax or log-softmax."""
+    functions, (aval,) = ctx.module_context.symbol_table, ctx.avals_in
+
+    def seen_of(found: Affine) -> Seen:
+        fused = is_fused(found.logits, functions) if here in _choice.RULES else None
+        made = "fused" if fused else "apart" if fused is False and alone else None
+        return Seen(made, found.scale, found.bias is not None)
+
+    found = Affine(operand)
+    if here == "cuda" and params["dtype"] == aval.dtype and aval.dtype.itemsize < 8:
+        explicit = aval.sharding.mesh.are_all_axes_explicit
+        biased = one_device(ctx) and not explicit and _is_static(aval.shape)
+        found = affine_before(operand, axis, explicit=explicit, biased=biased)
+        if is_of_product(found.logits, functions):
+            found = Affine(operand)  # which has that, as do those that read the derivative
+    seen = seen_of(found)
+    if not seen.biased:
+        return seen, [(aval, found.logits)] if seen.more else []
+    bias = aval.update(shape=found.bias_shape)
+    if not _adds_bias(op, [aval, bias], seen, here=here, alone=alone, axis=axis, **params):
+        return seen_of(Affine(operand)), []
+    return seen, [(aval, found.logits), (bias, reshaped(found.bias, found.bias_shape))]
 
 
 def _adds_bias(
