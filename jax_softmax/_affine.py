@@ -10,13 +10,13 @@ from typing import Any, NamedTuple
 
 from . import _native
 from ._choice import FORWARD
-from ._neighbours import maker_behind
+from ._neighbours import is_fused, maker_behind
 from ._operations import CONSTRAINTS, MOVED, before, name_of, number_of, shape_of
 
 # With larger ones, logits of 16 bits that the kernels tell apart without it might be as one.
 LARGEST, SMALLEST = 2.0**10, 2.0**-40
-# Of the logits' elements, which have fewer of a bias to share: XLA writes one that is computed.
-LARGEST_BIAS = 1 / 4
+# Of the logits' elements: a bias that is in memory, and one that XLA writes there for a kernel.
+LARGEST_BIAS, LARGEST_MADE = 1 / 4, 1 / 64
 SPREADS = "stablehlo.broadcast_in_dim"
 # Of a call that adds a bias to logits: its op, by that without any, and the letter of the term.
 WITH_TERMS = {op: f"masked_{op}" for op in FORWARD}
@@ -33,21 +33,23 @@ class Affine(NamedTuple):
     bias_shape: tuple[int, ...] = ()
 
 
-def affine_before(operand: Any, axis: int, *, explicit: bool, biased: bool) -> Affine:
+def affine_before(
+    operand: Any, axis: int, functions: Any, *, explicit: bool, biased: bool
+) -> Affine:
     """What made an array, of arrays of its dtype; nothing of it where that is nothing of the kind.
 
     Nor where something else has read a product or sum before: it is in memory then. A bias only if
     it is `biased`, and has columns along that axis. `explicit` is for a mesh whose operations each
     have a constraint behind them, their type's; any other one is the user's.
     """
-    found = _bias_before(operand, axis) if biased else None
+    found = _bias_before(operand, axis, functions) if biased else None
     product = found.logits if found else operand
     scale, logits = _scale_before(product, 1 if found else 0, explicit) or (1.0, product)
     found = found or Affine(operand)
     return found._replace(scale=scale, logits=logits)
 
 
-def _bias_before(operand: Any, axis: int) -> Affine | None:
+def _bias_before(operand: Any, axis: int, functions: Any) -> Affine | None:
     """The bias that was added, and the array that it was broadcast to."""
     if name_of(operand.owner) != "stablehlo.add" or _readers(operand) > 0:
         return None
@@ -58,10 +60,13 @@ def _bias_before(operand: Any, axis: int) -> Affine | None:
             continue
         (bias,) = spread.operands
         shape = [1] * len(full)
-        dimensions = spread.attributes["broadcast_dimensions"]
+        dimensions = list(spread.attributes["broadcast_dimensions"])
         for dimension, size in zip(dimensions, shape_of(bias), strict=True):
             shape[dimension] = size
-        if shape[axis] == full[axis] and math.prod(shape) <= LARGEST_BIAS * math.prod(full):
+        if shape[axis] != full[axis] or dimensions != sorted(dimensions):
+            continue
+        largest = LARGEST_BIAS if is_fused(bias, functions) is False else LARGEST_MADE
+        if math.prod(shape) <= largest * math.prod(full):
             return Affine(logits, bias=bias, bias_shape=tuple(shape))
     return None
 

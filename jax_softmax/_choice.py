@@ -201,9 +201,9 @@ class Rule(NamedTuple):
     # that. Of 512 to 4,096 columns log-softmax of 16 bits took 0.87 to 0.99 times as long, softmax
     # of float32 0.90 to 1.02 (benchmarks/results/h200-graph-stored.json).
     in_both_multiplied: dict[tuple[str, int], tuple[Odd, ...]]
-    # Where kernels add a bias of the columns: without a derivative and with it, in 32 bits of whole
-    # vectors. Of others, up to those that XLA's one kernel has, its code is the faster one, or as
-    # fast (benchmarks/results/h200-graph-biased.json).
+    # Columns where kernels add a bias to logits that nothing made which XLA may fuse: without a
+    # derivative and with it, in 32 bits of whole vectors. Of most others, up to those that are one
+    # kernel to XLA, its code is the faster one (benchmarks/results/h200-graph-biased.json).
     added: dict[tuple[str, int], range]
     added_in_both: dict[tuple[str, int], range]
     # With what XLA may fuse before it, forward, rows of any length are XLA's, and along another
@@ -550,7 +550,7 @@ def choose(
     whole = columns * width % 16 == 0
     if biased:
         added = rule.added_in_both if differentiated else rule.added
-        if columns in added.get((op, width), ()) and (whole or width == 2):
+        if apart and columns in added.get((op, width), ()) and (whole or width == 2):
             return Choice(platform, "rows that the kernels add a bias to")
         return Choice("xla", f"rows of at most {most}: one kernel that adds the bias")
     odd = rule.odd.get((op, width), Odd(range(0)))

@@ -298,39 +298,29 @@ def _look_at_logits(
     found = Affine(operand)
     if here == "cuda" and params["dtype"] == aval.dtype and aval.dtype.itemsize < 8:
         explicit = aval.sharding.mesh.are_all_axes_explicit
-        biased = one_device(ctx) and not explicit and _is_static(aval.shape)
-        found = affine_before(operand, axis, explicit=explicit, biased=biased)
+        # Whether a kernel adds a bias goes by how many rows share it.
+        biased = one_device(ctx) and not (explicit or params["batch_invariant"])
+        biased = biased and params["strategy"] == "auto" and _is_static(aval.shape)
+        found = affine_before(operand, axis, functions, explicit=explicit, biased=biased)
         if is_of_product(found.logits, functions):
             found = Affine(operand)  # which has that, as do those that read the derivative
     seen = seen_of(found)
     if not seen.biased:
         return seen, [(aval, found.logits)] if seen.more else []
     bias = aval.update(shape=found.bias_shape)
-    if not _adds_bias(op, [aval, bias], seen, here=here, alone=alone, axis=axis, **params):
+    if not _adds_bias(op, [aval, bias], seen, here=here, axis=axis, **params):
         return seen_of(Affine(operand)), []
     return seen, [(aval, found.logits), (bias, reshaped(found.bias, found.bias_shape))]
 
 
-def _adds_bias(
-    op: str, avals: Sequence[Any], seen: Seen, *, here: str, alone: bool, **params: Any
-) -> bool:
+def _adds_bias(op: str, avals: Sequence[Any], seen: Seen, *, here: str, **params: Any) -> bool:
     """Whether a kernel adds a bias to logits: where it is the faster one, or would be without."""
     name, others = WITH_TERMS[op], {k: v for k, v in params.items() if k not in OF_CHOICE_ALONE}
-    if params["strategy"] != "auto":
-        return False  # with terms it might have no room
     if not has_kernel_with_terms(avals, name=name, here=here, causal=False, **others):
         return False
+    request = {"here": here, "alone": True, "op": op, "per_row": False, "widened": False} | params
     chosen = [
-        _choose(
-            avals[:1],
-            here=here,
-            alone=alone,
-            op=op,
-            per_row=False,
-            widened=False,
-            **flags,
-            **params,
-        )
+        _choose(avals[:1], **request, **flags)
         for flags in ({"around": seen.made, "biased": True}, {"around": "fused"})
     ]
     if not any(c.implementation == here and c.batch_invariant for c in chosen):

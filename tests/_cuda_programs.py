@@ -101,27 +101,30 @@ SCALED = tuple(
     if way in ("product", "quotient", "of a sum") or (dtype, n) == ("float32", 1)
 )
 # To make them with a bias, and the number that kernels may multiply by before they add it.
+LONG = (64, 2, 4, 8192)
 BIASES = {
-    "of columns": ((64,), lambda x, b: x + b, 1),
-    "from the left": ((64,), lambda x, b: b + x, 1),
-    "of every third dimension": ((32, 1, 64), lambda x, b: x + b, 1),
-    "after a product": ((64,), lambda x, b: x * 0.125 + b, 0.125),
-    "after a quotient": ((64,), lambda x, b: x / 11.3 + b, 1 / 11.3),
-    "after a bias": ((64,), lambda x, b: x + b[::-1] + b, 1),
-    "before a product": ((64,), lambda x, b: (x + b) * 0.125, None),
-    "of rows": ((48, 1), lambda x, b: x + b, None),
+    "of columns": ((8192,), lambda x, b: x + b, 1),
+    "from the left": ((8192,), lambda x, b: b + x, 1),
+    "of the first dimension": ((64, 1, 1, 8192), lambda x, b: x + b, 1),
+    "of inner dimensions": ((2, 4, 8192), lambda x, b: x + b, 1),
+    "made of another": ((8192,), lambda x, b: x + jnp.where(b > 0, b, -1), 1),
+    "after a product": ((8192,), lambda x, b: x * 0.125 + b, 0.125),
+    "after a quotient": ((8192,), lambda x, b: x / 11.3 + b, 1 / 11.3),
+    "after a bias": ((8192,), lambda x, b: x + b[::-1] + b, 1),
+    "before a product": ((8192,), lambda x, b: (x + b) * 0.125, None),
+    "of rows": ((4, 1), lambda x, b: x + b, None),
     "of a number": ((), lambda x, b: x + b, None),
-    "of every logit": (SHAPE, lambda x, b: x + b, None),
-    "of half of them": (
-        (32, 24, 1, 64),
-        lambda x, b: x + jnp.tile(b, (1, 1, 2, 1)).reshape(SHAPE),
+    "of every logit": (LONG, lambda x, b: x + b, None),
+    "of half of them": ((64, 1, 4, 8192), lambda x, b: x + b, None),
+    "of an eighth, made of another": ((64, 1, 1, 8192), lambda x, b: x + jnp.exp(b), None),
+    "of a difference": ((8192,), lambda x, b: x - b, None),
+    "of a product": ((8192,), lambda x, b: x * b, None),
+    "of an outer sum": ((8192,), lambda x, b: x[..., :1] + b, None),
+    "of a matrix product": (
+        (8192,),
+        lambda x, b: x[..., :64] @ jnp.ones((64, 8192), x.dtype) + b,
         None,
     ),
-    "of a difference": ((64,), lambda x, b: x - b, None),
-    "of a product": ((64,), lambda x, b: x * b, None),
-    "read before": ((64,), lambda x, b: (x + b) + 0 * (x + b).min(), None),
-    "of a matrix product": ((64,), lambda x, b: x @ jnp.eye(64, dtype=x.dtype) + b, None),
-    "in float32": ((64,), lambda x, b: x.astype("float32") + b, 1),
 }
 # What costs nothing at run time. A fusion, copy, transpose or collective is none of it.
 FREE = {"parameter", "bitcast", "tuple", "get-tuple-element", "constant"}
@@ -325,19 +328,49 @@ def scaled(mesh, way, dtype) -> dict:
     return told
 
 
-def biased(mesh, way) -> dict:
-    """What calls of softmax along the last axis are told of a bias, with a program for XLA."""
-    shape, before, _ = BIASES[way]
-    sharding = NamedSharding(mesh, P())
-    x = jax.ShapeDtypeStruct(SHAPE, "bfloat16", sharding=sharding)
-    b = x.update(shape=shape)
-    f = functools.partial(jax_softmax.softmax, batch_invariant=True)
-    hlo = compiled(lambda x, b: f(before(x, b)), x, b)
+def added(hlo: str) -> dict:
+    """What a program's calls are told of a bias."""
     return {
-        "calls": [count_calls(hlo), count_calls(hlo, "masked_softmax")],
+        "calls": [count_calls(hlo), count_calls(hlo, "masked_[a-z_]*softmax")],
         "factors": [float(number) for number in re.findall(r"\bfactor = ([^ ,}]*)", hlo)],
         "kernels": kernels(hlo),
     }
+
+
+def biased(mesh, way) -> dict:
+    shape, before, _ = BIASES[way]
+    x = jax.ShapeDtypeStruct(LONG, "bfloat16", sharding=NamedSharding(mesh, P()))
+    b = x.update(shape=shape)
+    return added(compiled(lambda x, b: jax_softmax.softmax(before(x, b)), x, b))
+
+
+def biased_otherwise(mesh) -> dict:
+    """Where something reads the sum or the product first, where XLA may fuse, and in batches."""
+
+    def struct(*shape):
+        return jax.ShapeDtypeStruct(shape, "bfloat16", sharding=NamedSharding(mesh, P()))
+
+    def sum_read_before(x, b):
+        z = x + b
+        smallest = z.min()
+        return jax_softmax.softmax(z), smallest
+
+    def product_read_before(x, b):
+        z = x * 0.125
+        smallest = z.min()
+        return jax_softmax.softmax(z + b), smallest
+
+    invariant = functools.partial(jax_softmax.log_softmax, batch_invariant=True)
+    long, short = (struct(4096, 8192), struct(8192)), (struct(16_384, 1024), struct(1024))
+    programs = {
+        "sum read before": (sum_read_before, *long),
+        "product read before": (product_read_before, *long),
+        "short": (lambda x, b: jax_softmax.log_softmax(x + b), *short),
+        "short and fused": (lambda x, b: jax_softmax.log_softmax(jax.nn.relu(x) + b), *short),
+        "invariant": (lambda x, b: invariant(x + b), *long),
+        "invariant, of two rows": (lambda x, b: invariant(x + b), struct(2, 8192), struct(8192)),
+    }
+    return {name: added(compiled(*program)) for name, program in programs.items()}
 
 
 def constrained(mesh) -> list[float]:
@@ -393,6 +426,7 @@ def main() -> None:
         f"{way} of {dtype} on {n}": scaled(meshes[n], way, dtype) for way, dtype, n in SCALED
     }
     programs |= {f"bias {way} on {n}": biased(meshes[n], way) for way in BIASES for n in DEVICES}
+    programs["biases"] = biased_otherwise(meshes[1])
     programs |= {f"{case} on {n}": mixed(meshes[n], *case) for case in MIXED for n in DEVICES}
     # The trace tells of an explicit mesh that each device has whole rows.
     meshes[2] = topology(2, AxisType.Explicit)

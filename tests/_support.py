@@ -50,7 +50,14 @@ def precision(dtype):
     return jax.enable_x64(dtype.itemsize == 8)
 
 
-def bind(op: str, *operands, axis: int, dtype=None, implementation: str | None = None):
+def bind(
+    op: str,
+    *operands,
+    axis: int,
+    dtype=None,
+    implementation: str | None = None,
+    batch_invariant: bool | None = True,
+):
     """One primitive, derivatives included, which public functions reach only through autodiff."""
     params = _canonicalize.request(
         op,
@@ -58,7 +65,7 @@ def bind(op: str, *operands, axis: int, dtype=None, implementation: str | None =
         axis=axis,
         dtype=jnp.dtype(operands[0].dtype if dtype is None else dtype),
         implementation=implementation,
-        batch_invariant=True,
+        batch_invariant=batch_invariant,
     )
     home = _reductions if op == "logsumexp" else _primitives
     return getattr(home, f"{op}_p").bind(*operands, **params)

@@ -84,10 +84,9 @@ def test_the_sum_matches_wider_arithmetic(op, dtype):
 
     @jax.jit
     def program(arrays):
+        request = {"implementation": "cuda", "batch_invariant": None}
         pairs = zip(arrays, cases, strict=True)
-        return [
-            bind(op, x + bias, axis=axis, implementation="cuda") for (x, bias), (*_, axis) in pairs
-        ]
+        return [bind(op, x + bias, axis=axis, **request) for (x, bias), (*_, axis) in pairs]
 
     assert program.lower(arrays).as_text().count(f"masked_{op}.v4") == len(cases)
     for got, (x, bias, axis) in zip(jax.device_get(program(arrays)), cases, strict=True):
@@ -102,9 +101,10 @@ def test_special_values_and_a_bias(op, dtype, columns):
     x = special_rows(columns, dtype)
     first = np.arange(columns) < columns // 2
     x = np.concatenate([x, np.where(first, -np.inf, x[-1:]).astype(dtype)])
-    f = jax.jit(lambda x, b: bind(op, x + b, axis=1, implementation="cuda"))
+    f = jax.jit(lambda x, b: getattr(jax_softmax, op)(x + b, implementation="cuda"))
     for special in (1, np.inf, np.nan, -np.inf):
         bias = np.where(first, 0.5, special).astype(dtype)
+        assert f"masked_{op}.v4" in f.lower(x, bias).as_text()
         assert_right(op, f(x, bias), added(x, bias), axis=1, context=special)
 
 
@@ -125,6 +125,7 @@ def test_gradients_through_a_product_and_a_bias(op, dtype, columns, default):
         return jax.jit(lambda x, bias, g: (lambda y, back: (y, *back(g)))(*jax.vjp(value, x, bias)))
 
     ours = both_passes(lambda x: getattr(jax_softmax, op)(x, **request))
+    assert default or f"masked_{op}.v4" in ours.lower(x, bias, g).as_text()
     with jax.enable_x64(True):
         truth = both_passes(lambda x: getattr(jax.nn, op)(x))
         arrays = [jnp.asarray(v, jnp.float64) for v in (x, bias, g)]

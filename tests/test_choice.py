@@ -347,6 +347,10 @@ def test_a_bias_that_kernels_add_has_a_rule(case):
     forward = functools.partial(_choice.choose, *problem, apart=True, biased=True)
     chosen = [forward(differentiated=flag).implementation for flag in (False, True)]
     assert chosen == expected
+    for around in ({"fused": True}, {}):  # XLA may have what made the logits within its own code
+        alike = _choice.choose(*problem, biased=True, differentiated=True, **around)
+        short = columns <= 4096
+        assert alike.implementation == "xla" if short or (around and "32" in dtype) else "cuda"
     assert forward(batch_invariant=True).implementation == "cuda"
 
 

@@ -174,9 +174,27 @@ def test_kernels_add_a_bias_on_one_device(way, programs):
     made, on_two = (programs[f"bias {way} on {n}"] for n in DEVICES)
     assert made["calls"] == [1, factor is not None]
     assert made["factors"] == [pytest.approx(v, rel=4e-3) for v in [factor] if v is not None]
-    alone = factor is not None and way not in ("after a bias", "in float32")
+    alone = factor is not None and way not in ("after a bias", "made of another")
     assert (made["kernels"] == 1) == alone
     assert on_two["calls"] == [1, 0]
+
+
+OTHER_BIASES = {  # calls, those of them that add a bias, and what they multiply by before
+    "sum read before": ([1, 0], []),
+    "product read before": ([1, 1], [1]),
+    "short": ([1, 1], [1]),
+    "short and fused": ([0, 0], []),
+    # Whether a kernel adds it would go by how many rows share the bias.
+    "invariant": ([1, 0], []),
+    "invariant, of two rows": ([1, 0], []),
+}
+
+
+@pytest.mark.parametrize("case", OTHER_BIASES)
+def test_kernels_add_a_bias_where_they_are_faster_and_may(case, programs):
+    made = programs["biases"][case]
+    assert (made["calls"], made["factors"]) == OTHER_BIASES[case]
+    assert (made["kernels"] == 1) == case.startswith("short")
 
 
 def test_a_product_with_another_reader_or_sharding_is_left_alone(programs):
