@@ -410,6 +410,12 @@ cudaError_t Run(const Call& call, cudaStream_t stream, int* resident) {
               }
               return cudaErrorInvalidValue;
             case Strategy::kSplit:
+              if constexpr (kWhole && Op::kInputs == 1 && !kPerRow<Op> && kUnconverted32 &&
+                            !std::is_same_v<In, __half>) {
+                if (plan.cluster_blocks > 1) {
+                  return launch(SplitClusterKernel<Op, Load, Store, kVector, kSplitClusterPacks>);
+                }
+              }
               return launch_split(SplitKernel<Op, Load, Store, kVector, kWhole, false>,
                                   SplitKernel<Op, Load, Store, kVector, kWhole, true>);
             default:

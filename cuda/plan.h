@@ -476,6 +476,21 @@ inline constexpr int kSplitBlocks = 256;
 inline constexpr int kSplitFewestParts = 8;
 inline constexpr int kSplitMostParts = 128;
 inline constexpr int kSplitPartBytes = 32;  // of a part's statistics, at most
+// One kernel of clusters where these have a row in registers, so many vectors a thread: 12 rows of
+// 128,256 bf16 columns took 3.7 us in place of 4.6, 8 of 32,768 2.6 in place of 3.1. More blocks
+// than these only where rows are longer, and fewer where the device would be more than filled; with
+// more vectors a thread, or more threads, 1.03 to 1.2 times as long
+// (benchmarks/results/h200-split-clusters.json).
+inline constexpr int kSplitClusterPacks = 4;
+inline constexpr int kSplitClusterBlocks = 8;
+inline constexpr int kSplitMostClusterBlocks = 16;
+// The fewest columns. Of 16,384, up to 16 rows took 2.2 to 2.7 us, not split 3.0 to 4.8, of 8,192
+// 2.1 to 2.5 and 1.9 to 2.9 (h200-few-long-rows.json).
+inline constexpr int64_t kSplitClusterColumns = 16384;
+// Of float16 there are none, to keep the library small.
+constexpr bool HasSplitClusters(DataType dtype, DataType out_dtype) {
+  return dtype == out_dtype && (dtype == DataType::kF32 || dtype == DataType::kBF16);
+}
 // Along another axis: the blocks of a multiprocessor that a thread has registers for. A block reads
 // the statistics of all parts of its rows: of parts, whose square is at most the columns divided by
 // kSplitReading, all blocks together read fewer bytes than the rows have.
@@ -1168,7 +1183,35 @@ constexpr Plan SplitAcrossPlan(const Problem& p, const Device& device, Plan plan
   return plan;
 }
 
+// The blocks of the clusters that have a row each; 0 where two kernels do better.
+constexpr int64_t SplitClusterBlocks(const Problem& p, const Device& device) {
+  const bool forward = p.inputs == 1 && !IsPerRow(p.op) && !TakesTerms(p.op);
+  const int vector = kVectorBytes / SizeOf(p.dtype);
+  if (p.batch_invariant || !forward || p.rows.inner > 1) return 0;
+  if (!HasSplitClusters(p.dtype, p.out_dtype)) return 0;
+  if (p.rows.columns % vector != 0 || p.rows.columns == 0) return 0;
+  const int64_t rows = p.rows.Count();
+  const int64_t held = kSplitThreads * kSplitClusterPacks;
+  int64_t blocks = std::max<int64_t>(PowerOfTwoFrom(CeilDiv(PacksPerRow(p), held)), 2);
+  // Three quarters of the multiprocessors have one each, or all have one and some two.
+  while (blocks < kSplitClusterBlocks && 2 * blocks * rows * 4 <= device.multiprocessors * 3) {
+    blocks *= 2;
+  }
+  if (blocks > std::min(device.cluster_blocks, kSplitMostClusterBlocks)) return 0;
+  if (blocks * rows * 2 > device.multiprocessors * 3) return 0;
+  return blocks;
+}
+
 constexpr Plan SplitPlan(const Problem& p, const Device& device, Plan plan) {
+  if (const int64_t blocks = SplitClusterBlocks(p, device); blocks > 0) {
+    plan.threads = kSplitThreads;
+    plan.cluster_blocks = static_cast<int>(blocks);
+    plan.count_per_lane = kSplitClusterPacks;
+    plan.lanes_per_row = static_cast<int>(plan.threads * blocks);
+    plan.rows_per_block = 1;
+    plan.blocks = p.rows.Count() * blocks;
+    return plan;
+  }
   if (!CanSplit(p)) return Refuse(plan, "it needs a workspace");
   if (p.rows.inner > 1) return SplitAcrossPlan(p, device, plan);
   if (p.rows.columns > kMaxGrid - kVectorBytes) return Refuse(plan, "the row is too long");
@@ -1667,6 +1710,8 @@ constexpr std::array<Strategy, 6> Preferred(const Problem& p, const Device& devi
   // by ring (h200-ring-float64.json).
   const bool streams = IsPerRow(p.op) || (shares && p.dtype == DataType::kF64 && p.inputs == 1);
   const Strategy shared = streams ? kStream : shares ? kRing : kBlock;
+  const bool few = p.rows.Count() <= kSplitRows && p.rows.columns >= kSplitClusterColumns;
+  if (few && SplitClusterBlocks(p, device) > 0) return {kSplit, kStream};
   if (MaySplit(p) && CanSplit(p)) {
     const bool many = p.rows.Count() * RowBytes(p) > kSplitBytes;
     if (many && shared == kRing) return {kRing, kSplit, kStream};

@@ -18,6 +18,7 @@ LARGEST, SMALLEST = 2.0**10, 2.0**-40
 # Of the logits' elements: a bias that is in memory, and one that XLA writes there for a kernel.
 LARGEST_BIAS, LARGEST_MADE = 1 / 4, 1 / 64
 SPREADS = "stablehlo.broadcast_in_dim"
+RESHAPES = {SPREADS, "stablehlo.reshape"}
 # Of a call that adds a bias to logits: its op, by that without any, and the letter of the term.
 WITH_TERMS = {op: f"masked_{op}" for op in FORWARD}
 BIAS = "b"
@@ -65,10 +66,21 @@ def _bias_before(operand: Any, axis: int, functions: Any) -> Affine | None:
             shape[dimension] = size
         if shape[axis] != full[axis] or dimensions != sorted(dimensions):
             continue
-        largest = LARGEST_BIAS if is_fused(bias, functions) is False else LARGEST_MADE
+        in_memory = is_fused(_before_reshapes(bias), functions) is False
+        largest = LARGEST_BIAS if in_memory else LARGEST_MADE
         if math.prod(shape) <= largest * math.prod(full):
             return Affine(logits, bias=bias, bias_shape=tuple(shape))
     return None
+
+
+def _before_reshapes(value: Any) -> Any:
+    """What has the same elements: dimensions of one are added by a broadcast."""
+    while name_of(value.owner) in RESHAPES:
+        (operand,) = value.owner.operands
+        if math.prod(shape_of(operand)) != math.prod(shape_of(value)):
+            break
+        value = operand
+    return value
 
 
 def _scale_before(operand: Any, readers: int, explicit: bool) -> tuple[float, Any] | None:

@@ -159,6 +159,9 @@ class Rule(NamedTuple):
     # more columns 1.0 to 1.5 (the surveys).
     biased: range
     long: int  # columns from which few rows may be split
+    # The same of those that clusters may keep (SplitClusterBlocks in cuda/plan.h, and
+    # benchmarks/results/h200-graph-few-shorter.json).
+    held: int
     few: dict[str, Few]  # by family
     # By op: the most rows, where kernels that may split them take less time than XLA's code takes,
     # in geometric mean over all neighbours (benchmarks/results/h200-graph-few.json); of more than
@@ -288,6 +291,7 @@ RULES = {
         terms_columns=32,
         biased=range(32, 2**9 + 1),
         long=2**15,
+        held=2**14,
         few={
             "softmax": Few(2**15, 8),
             "logsumexp": Few(2**15, 8),
@@ -501,8 +505,10 @@ def choose(
             why = "float32 made of 16 bits: a kernel reduces rows, XLA fuses what is made of them"
             return Choice(platform, why, pairs=True)
     splits = are_few or batch_invariant is False
-    if splits and last and family != "terms" and columns >= rule.long:
-        why = f"rows of {rule.long} or more, of which few may be split"
+    held = op in FORWARD and dtype == output_dtype and str(dtype) in ("float32", "bfloat16")
+    long = rule.held if held and columns * dtype.itemsize % 16 == 0 else rule.long
+    if splits and last and family != "terms" and columns >= long:
+        why = f"rows of {long} or more, of which few may be split"
         return Choice(platform, why, batch_invariant=False)
     if not last and op.startswith("biased_") and columns in rule.biased:
         wide, plain = compute_dtype(dtype, output_dtype), op.removeprefix("biased_")

@@ -107,6 +107,7 @@ BIASES = {
     "from the left": ((8192,), lambda x, b: b + x, 1),
     "of the first dimension": ((64, 1, 1, 8192), lambda x, b: x + b, 1),
     "of inner dimensions": ((2, 4, 8192), lambda x, b: x + b, 1),
+    "of outer dimensions": ((64, 8192), lambda x, b: x + b[:, None, None], 1),
     "made of another": ((8192,), lambda x, b: x + jnp.where(b > 0, b, -1), 1),
     "after a product": ((8192,), lambda x, b: x * 0.125 + b, 0.125),
     "after a quotient": ((8192,), lambda x, b: x / 11.3 + b, 1 / 11.3),

@@ -75,7 +75,7 @@ def test_the_product_matches_wider_arithmetic(op, dtype, strategy):
 def test_the_sum_matches_wider_arithmetic(op, dtype):
     cases = [
         (operands(op, shape, axis, dtype)[0], biases(shape, axis, dtype), axis)
-        for shape, axis in problems(op, dtype, "cuda")
+        for shape, axis in problems(op, dtype, "cuda:stream")
         if shape[axis] > 1
     ]
     cases = [case for case in cases if adds(op, *case)]

@@ -134,6 +134,30 @@ def test_the_rule(op, case):
     assert _choice.choose(*problem, "cpu").implementation == "cpu"
 
 
+@pytest.mark.parametrize("op", FORWARD)
+@pytest.mark.parametrize(
+    "shape, dtypes, expected",
+    [
+        ((8, 16_384), ["bfloat16"], "split"),
+        ((16, 16_384), ["float32"], "split"),
+        ((17, 16_384), ["float32"], None),
+        ((16, 16_380), ["float32"], None),
+        ((16, 16_385), ["bfloat16"], None),
+        ((16, 16_384), ["float16"], None),
+        ((16, 16_384), ["bfloat16", "float32"], None),
+        ((16, 32_768), ["float16"], "split"),
+    ],
+)
+def test_few_rows_that_clusters_keep_may_be_split_from_fewer_columns_on(
+    op, shape, dtypes, expected
+):
+    request = {"op": op, "device": "H200", "output_dtype": dtypes[-1]}
+    chosen, kept = (plan(shape, dtypes[0], batch_invariant=f, **request) for f in (None, True))
+    assert chosen.strategy == (expected or kept.strategy) and kept.strategy != "split"
+    if expected:
+        assert chosen.implementation == "cuda"
+
+
 @pytest.mark.parametrize("op, most", [("cross_entropy_gradient", 2), ("absmax", 8)])
 def test_on_a_cpu_the_shortest_rows_of_some_ops_are_xlas(op, most):
     def chosen(op, columns, platform):

@@ -547,6 +547,37 @@ def test_few_long_rows_are_split_only_where_rows_may_depend_on_their_number(op, 
 
 
 @pytest.mark.parametrize(
+    "device, shape, dtype, blocks",
+    [
+        ("H200", (1, 32_768), "bfloat16", 8),
+        ("H200", (12, 50_264), "bfloat16", 8),
+        ("H200", (16, 32_768), "bfloat16", 4),
+        ("H200", (16, 16_384), "bfloat16", 4),
+        ("H200", (16, 16_384), "float32", 4),
+        ("H200", (12, 65_536), "float32", 16),
+        ("H200", (12, 131_072), "bfloat16", 16),
+        ("RTX 5090", (2, 65_536), "bfloat16", 8),
+        # More rows, longer ones, no whole vectors, other types, no clusters.
+        ("H200", (13, 131_072), "bfloat16", 1),
+        ("H200", (12, 131_080), "bfloat16", 1),
+        ("H200", (8, 50_257), "bfloat16", 1),
+        ("H200", (8, 32_768), "float64", 1),
+        ("H200", (8, 32_768), "float16", 1),
+        ("RTX 5090", (2, 65_544), "bfloat16", 1),
+        ("A100", (2, 65_536), "bfloat16", 1),
+    ],
+)
+def test_few_rows_are_split_by_clusters_that_have_room_for_them(device, shape, dtype, blocks):
+    split = plan(shape, dtype, device=device, batch_invariant=False)
+    assert split.strategy == "split" and split.cluster_blocks == blocks
+    if blocks > 1:
+        assert split.blocks == shape[0] * blocks and split.lanes_per_row == split.threads * blocks
+    derivative = plan(shape, dtype, op="softmax_tangent", device=device, batch_invariant=False)
+    kept = plan(shape, dtype, device=device, strategy="split", batch_invariant=True)
+    assert derivative.cluster_blocks == kept.cluster_blocks == 1
+
+
+@pytest.mark.parametrize(
     "device, shape, dtype, op, expected",
     [
         ("H200", (16, 262_144), "float32", "softmax", "split"),

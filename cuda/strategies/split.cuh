@@ -1,8 +1,10 @@
-// Strategy "split": a row over many blocks, read twice, for rows that are few and long. One kernel
-// leaves every part's statistics in a workspace, the next one merges a row's and writes the row.
+// Strategy "split": a row over many blocks, for rows that are few and long. Those of a cluster keep
+// it in registers and tell each other what they make of it. Of longer rows one kernel leaves every
+// part's statistics in a workspace, and the next one merges a row's, reads it again and writes it.
 // Along another axis than the last, a block has a part of all rows that lie side by side.
 #pragma once
 
+#include "../async.cuh"
 #include "../operands.cuh"
 #include "../reduce.cuh"
 
@@ -82,6 +84,75 @@ __global__ void __launch_bounds__(kSplitThreads)
     total = MergeParts<kWarps>(op, of_warp, kWarps);
     if (threadIdx.x == 0) workspace[blockIdx.x] = total;
   }
+}
+
+// A row in the registers of a cluster, of which every warp sends all blocks its statistics.
+template <typename Op, typename Load, typename Store, int kVector, int kPacks>
+__global__ void __launch_bounds__(kSplitThreads, 2)
+    SplitClusterKernel(Op op, Load load, Store store, Rows rows) {
+#if __CUDA_ARCH__ >= 900
+  static_assert(Op::kSweeps == 2);
+  constexpr int kWarps = kSplitThreads / kWarpLanes;
+  __shared__ ByteBarrier arrival;
+  __shared__ Message<Partial<Op>> notes[kSplitMostClusterBlocks * kWarps];
+  const Cluster cluster;
+  const int64_t row = blockIdx.x / cluster.blocks;
+  const Slice<Window<kVector, true>> slice(row, rows.columns, cluster.rank, cluster.blocks);
+
+  typename Load::template Raw<kVector> raw[kPacks][Op::kInputs];
+#pragma unroll
+  for (int k = 0; k < kPacks; ++k) {
+    const int pack = threadIdx.x + k * kSplitThreads;
+#pragma unroll
+    for (int input = 0; input < Op::kInputs; ++input) {
+      raw[k][input] = load.Fetch({}, input, slice.window, slice.begin + pack, pack < slice.packs);
+    }
+  }
+  const int count = cluster.blocks * kWarps;
+  if (threadIdx.x == 0) {
+    arrival.Init();
+    PublishBarriers();
+    arrival.Expect(count * sizeof(notes[0]));
+  }
+  Cluster::ArriveAfterReads();
+
+  Element<typename Op::T, Op::kInputs> e[kPacks][kVector];
+#pragma unroll
+  for (int k = 0; k < kPacks; ++k) Load::Decode(raw[k], e[k]);
+  Partial<Op> of_warp;
+#pragma unroll
+  for (int k = 0; k < kPacks; ++k) AddFirst(op, of_warp.first, e[k]);
+  of_warp.first = WarpReduce(of_warp.first);
+#pragma unroll
+  for (int k = 0; k < kPacks; ++k) AddSecond(op, of_warp.second, e[k], op.Pivot(of_warp.first));
+  of_warp.second = WarpReduce(of_warp.second);
+  Cluster::Await();
+  const int lane = threadIdx.x % kWarpLanes;
+  if (lane < cluster.blocks) {
+    const int note = cluster.rank * kWarps + threadIdx.x / kWarpLanes;
+    Send(Message(of_warp), notes[note], arrival, lane);
+  }
+  // No block leaves before it has what all others send to it.
+  arrival.Await(0);
+  Partial<Op> total;
+  for (int i = lane; i < count; i += kWarpLanes) total.first.Merge(notes[i].value.first);
+  total.first = WarpReduce(total.first);
+#pragma unroll 1
+  for (int i = lane; i < count; i += kWarpLanes) {
+    Partial<Op> part = notes[i].value;
+    op.Rescale(part.second, part.first, total.first);
+    total.second.Merge(part.second);
+  }
+  const auto result = op.Close(total.first, WarpReduce(total.second));
+#pragma unroll
+  for (int k = 0; k < kPacks; ++k) {
+    const int pack = threadIdx.x + k * kSplitThreads;
+    typename Op::T y[kVector];
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) y[i] = op.Finish(e[k][i], result);
+    if (pack < slice.packs) store(slice.window, slice.begin + pack, y);
+  }
+#endif
 }
 
 // The same of interleaved rows: `period` vectors, one after the other in memory, have the rows'
