@@ -160,8 +160,9 @@ class Rule(NamedTuple):
     biased: range
     long: int  # columns from which few rows may be split
     # The same of those that clusters may keep (SplitClusterBlocks in cuda/plan.h, and
-    # benchmarks/results/h200-graph-few-shorter.json).
+    # benchmarks/results/h200-graph-few-shorter.json), where no devices share them.
     held: int
+    asked: int  # the most rows that are split only where the caller says so (kSplitRows there)
     few: dict[str, Few]  # by family
     # By op: the most rows, where kernels that may split them take less time than XLA's code takes,
     # in geometric mean over all neighbours (benchmarks/results/h200-graph-few.json); of more than
@@ -292,6 +293,7 @@ RULES = {
         biased=range(32, 2**9 + 1),
         long=2**15,
         held=2**14,
+        asked=16,
         few={
             "softmax": Few(2**15, 8),
             "logsumexp": Few(2**15, 8),
@@ -448,6 +450,7 @@ def choose(
     platform: str,
     *,
     batch_invariant: bool | None = None,
+    alone: bool = True,
     widened: bool = False,
     fused: bool = False,
     scaled: bool = False,
@@ -459,7 +462,8 @@ def choose(
 ) -> Choice:
     """What runs `op`, a primitive's name, on a platform that has kernels for these dtypes.
 
-    `shape` is that of the whole operand, however an automatic mesh shards it. `widened` says that a
+    `shape` is that of the whole operand, however an automatic mesh shards it; with `alone` no
+    devices share it, or each has whole rows and this is what it has. `widened` says that a
     program has the operand in float32, and 16 bits before that; of a derivative, that all is that
     its result and its tangent, or one of them, are computed from. `fused` says that XLA may have
     what made the operand within its own code, of a derivative the tangent; `scaled`, of a
@@ -504,9 +508,10 @@ def choose(
         if last and columns > longer.columns and not too_few:
             why = "float32 made of 16 bits: a kernel reduces rows, XLA fuses what is made of them"
             return Choice(platform, why, pairs=True)
-    splits = are_few or batch_invariant is False
+    splits = are_few or (batch_invariant is False and elements <= rule.asked * columns)
     held = op in FORWARD and dtype == output_dtype and str(dtype) in ("float32", "bfloat16")
-    long = rule.held if held and columns * dtype.itemsize % 16 == 0 else rule.long
+    held = held and alone and columns * dtype.itemsize % 16 == 0
+    long = rule.held if held else rule.long
     if splits and last and family != "terms" and columns >= long:
         why = f"rows of {long} or more, of which few may be split"
         return Choice(platform, why, batch_invariant=False)

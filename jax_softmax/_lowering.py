@@ -299,7 +299,10 @@ def _look_at_logits(
     if here == "cuda" and params["dtype"] == aval.dtype and aval.dtype.itemsize < 8:
         explicit = aval.sharding.mesh.are_all_axes_explicit
         # Whether a kernel adds a bias goes by how many rows share it.
-        biased = one_device(ctx) and not (explicit or params["batch_invariant"])
+        free = params["batch_invariant"] is False or not (
+            params["batch_invariant"] or params["backend"]
+        )
+        biased = free and one_device(ctx) and not explicit
         biased = biased and params["strategy"] == "auto" and _is_static(aval.shape)
         found = affine_before(operand, axis, functions, explicit=explicit, biased=biased)
         if is_of_product(found.logits, functions):
@@ -417,7 +420,7 @@ def _choose(
     case = f"masked_{op}" if zeros_are_masked or (from_result and not by_xla) else op
     case = f"selected_{op}" if selected else case
     flags = {"widened": widened, "differentiated": differentiated, "stored": around in STORED}
-    flags |= {"multiplied": multiplied, "biased": biased}
+    flags |= {"multiplied": multiplied, "biased": biased, "alone": alone}
     flags |= {name: name == around for name in OF_NEIGHBOURS}
     choice = fastest(case, read, here, batch_invariant, **flags, **params)
     if batch_invariant is None and not choice.batch_invariant and not alone:

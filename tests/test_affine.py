@@ -20,6 +20,8 @@ from jax_softmax import _native
 pytestmark = pytest.mark.gpu
 each_op = pytest.mark.parametrize("op", FORWARD)
 each_dtype = pytest.mark.parametrize("dtype", [d for d in DTYPES if d.itemsize < 8], ids=str)
+# Where they may add a bias, as the number of rows may decide.
+KERNELS = {"implementation": "cuda", "batch_invariant": False}
 each_strategy = pytest.mark.parametrize("strategy", CUDA_STRATEGIES)
 
 
@@ -38,7 +40,7 @@ def biases(shape, axis, dtype):
 
 def adds(op, x, bias, axis):
     """Whether kernels add it."""
-    request = {"output_dtype": x.dtype, "axis": axis, "strategy": "auto", "batch_invariant": True}
+    request = {"output_dtype": x.dtype, "axis": axis, "strategy": "auto", "batch_invariant": False}
     request["terms"] = [bias.shape]
     fits = 0 < bias.size <= x.size / 4
     return fits and _native.takes_terms("cuda", f"masked_{op}", x.shape, x.dtype, **request)
@@ -84,9 +86,8 @@ def test_the_sum_matches_wider_arithmetic(op, dtype):
 
     @jax.jit
     def program(arrays):
-        request = {"implementation": "cuda", "batch_invariant": None}
         pairs = zip(arrays, cases, strict=True)
-        return [bind(op, x + bias, axis=axis, **request) for (x, bias), (*_, axis) in pairs]
+        return [bind(op, x + bias, axis=axis, **KERNELS) for (x, bias), (*_, axis) in pairs]
 
     assert program.lower(arrays).as_text().count(f"masked_{op}.v4") == len(cases)
     for got, (x, bias, axis) in zip(jax.device_get(program(arrays)), cases, strict=True):
@@ -101,7 +102,7 @@ def test_special_values_and_a_bias(op, dtype, columns):
     x = special_rows(columns, dtype)
     first = np.arange(columns) < columns // 2
     x = np.concatenate([x, np.where(first, -np.inf, x[-1:]).astype(dtype)])
-    f = jax.jit(lambda x, b: getattr(jax_softmax, op)(x + b, implementation="cuda"))
+    f = jax.jit(lambda x, b: getattr(jax_softmax, op)(x + b, **KERNELS))
     for special in (1, np.inf, np.nan, -np.inf):
         bias = np.where(first, 0.5, special).astype(dtype)
         assert f"masked_{op}.v4" in f.lower(x, bias).as_text()
@@ -113,7 +114,7 @@ def test_special_values_and_a_bias(op, dtype, columns):
 @pytest.mark.parametrize("columns", [512, 1000, 8192, 50_257])
 @pytest.mark.parametrize("default", [True, False])
 def test_gradients_through_a_product_and_a_bias(op, dtype, columns, default):
-    request = {} if default else {"implementation": "cuda"}
+    request = {} if default else KERNELS
     rng = np.random.default_rng(columns)
     x, g = rng.normal(size=(2, 2**22 // columns, columns)).astype(dtype)
     bias = rng.normal(size=columns).astype(dtype)

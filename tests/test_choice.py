@@ -152,10 +152,28 @@ def test_few_rows_that_clusters_keep_may_be_split_from_fewer_columns_on(
     op, shape, dtypes, expected
 ):
     request = {"op": op, "device": "H200", "output_dtype": dtypes[-1]}
+    problem = op, shape, 1, *(jnp.dtype(dtypes[i]) for i in (0, -1)), "cuda"
+    shared = _choice.choose(*problem, alone=False)
+    assert shared.batch_invariant == (shape[1] < 32_768)  # devices that share rows keep to it
     chosen, kept = (plan(shape, dtypes[0], batch_invariant=f, **request) for f in (None, True))
     assert chosen.strategy == (expected or kept.strategy) and kept.strategy != "split"
     if expected:
         assert chosen.implementation == "cuda"
+
+
+@pytest.mark.parametrize("columns", [16_384, 50_000])
+@pytest.mark.parametrize("op", (*FORWARD, *GRADIENT))
+def test_many_rows_that_may_be_split_have_the_rule_of_others(op, columns):
+    """As no plan splits them."""
+    problem = op, (4096, columns), 1, *[jnp.dtype("float32")] * 2, "cuda"
+    for around in ({}, {"fused": True}, {"apart": True}, {"stored": True}):
+        kept, free = (
+            _choice.choose(*problem, **around, batch_invariant=flag) for flag in (None, False)
+        )
+        assert free == kept
+    few = op, (8, columns), *problem[2:]
+    split = _choice.choose(*few, batch_invariant=False)
+    assert split.batch_invariant == (columns == 16_384 and op in GRADIENT)
 
 
 @pytest.mark.parametrize("op, most", [("cross_entropy_gradient", 2), ("absmax", 8)])
