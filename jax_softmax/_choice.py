@@ -570,9 +570,9 @@ def choose(
             return Choice("xla", f"at most {rule.odd_elements} elements of rows for a warp each")
         return Choice(platform, "rows that are no whole vectors: XLA reads them singly")
     too_empty = (rule.fused_filled if fused else rule.filled).get((op, width), 0)
-    alone = rule.apart.get((op, width))
-    if apart and alone and columns in alone.columns:
-        too_empty = alone.filled
+    padded = rule.apart.get((op, width))
+    if apart and padded and columns in padded.columns:
+        too_empty = padded.filled
     if whole and filled(columns) < too_empty:
         return Choice(platform, "rows with too much padding for XLA")
     if whole and apart and differentiated:

@@ -321,7 +321,8 @@ def _adds_bias(op: str, avals: Sequence[Any], seen: Seen, *, here: str, **params
     name, others = WITH_TERMS[op], {k: v for k, v in params.items() if k not in OF_CHOICE_ALONE}
     if not has_kernel_with_terms(avals, name=name, here=here, causal=False, **others):
         return False
-    request = {"here": here, "alone": True, "op": op, "per_row": False, "widened": False} | params
+    request: dict[str, Any] = {"here": here, "alone": True, "op": op, "per_row": False} | params
+    request["widened"] = False
     chosen = [
         _choose(avals[:1], **request, **flags)
         for flags in ({"around": seen.made, "biased": True}, {"around": "fused"})
