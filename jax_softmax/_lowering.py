@@ -323,10 +323,8 @@ def _adds_bias(op: str, avals: Sequence[Any], seen: Seen, *, here: str, **params
         return False
     request: dict[str, Any] = {"here": here, "alone": True, "op": op, "per_row": False} | params
     request["widened"] = False
-    chosen = [
-        _choose(avals[:1], **request, **flags)
-        for flags in ({"around": seen.made, "biased": True}, {"around": "fused"})
-    ]
+    choose = partial(_choose, avals[:1], **request)
+    chosen = choose(around=seen.made, biased=True), choose(around="fused")
     if not any(c.implementation == here and c.batch_invariant for c in chosen):
         return False
     if others.pop("backend"):
