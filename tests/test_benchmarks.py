@@ -92,16 +92,16 @@ def test_fused_counts_what_must_move(tmp_path):
 
 def test_the_survey_draws_what_its_seed_says(tmp_path):
     drawn = []
-    for seed in ("1", "1", "2"):
+    for seed, cases in (("1", 17), ("1", 3), ("2", 3)):
         out = tmp_path / "survey.json"
-        tiny = ("--device", "cpu", "--cases", "17", "--largest", "10", "--seed", seed)
+        tiny = ("--device", "cpu", "--cases", cases, "--largest", "10", "--seed", seed)
         run("survey.py", *tiny, "--rounds", "1", "--iterations", "2", "--output", out)
         report = report_of(out)
         drawn.append([(c["op"], c["dtype"], c["shape"], c["axis"]) for c in report["cases"]])
-        assert len({op for op, *_ in drawn[-1]}) == 17
+        assert len({op for op, *_ in drawn[-1]}) == cases
         assert all(case["microseconds"]["default"] > 0 for case in report["cases"])
-        assert report["speedup"]["all"]["cases"] == 17
-    assert drawn[0] == drawn[1] != drawn[2]
+        assert report["speedup"]["all"]["cases"] == cases
+    assert drawn[0][:3] == drawn[1] != drawn[2]
 
 
 def test_latency_is_a_ratio(tmp_path):
