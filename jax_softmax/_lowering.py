@@ -318,8 +318,7 @@ def _look_at_logits(
 
 def _adds_bias(op: str, avals: Sequence[Any], seen: Seen, *, here: str, **params: Any) -> bool:
     """Whether a kernel adds a bias to logits: where it is the faster one, or would be without."""
-    name, others = WITH_TERMS[op], {k: v for k, v in params.items() if k not in OF_CHOICE_ALONE}
-    if not has_kernel_with_terms(avals, name=name, here=here, causal=False, **others):
+    if not has_kernel_with_terms(avals, name=WITH_TERMS[op], here=here, causal=False, **params):
         return False
     request: dict[str, Any] = {"here": here, "alone": True, "op": op, "per_row": False} | params
     request["widened"] = False
@@ -327,9 +326,10 @@ def _adds_bias(op: str, avals: Sequence[Any], seen: Seen, *, here: str, **params
     chosen = choose(around=seen.made, biased=True), choose(around="fused")
     if not any(c.implementation == here and c.batch_invariant for c in chosen):
         return False
-    if others.pop("backend"):
+    if params["backend"]:
         return True
-    biased = fastest(f"biased_{op}", avals[:1], here, others.pop("batch_invariant"), **others)
+    problem = {k: params[k] for k in ("axis", "dtype", "strategy")}
+    biased = fastest(f"biased_{op}", avals[:1], here, params["batch_invariant"], **problem)
     return biased.implementation == here
 
 
