@@ -28,7 +28,6 @@ struct Scaled {
   JS_HD T ExpShifted(T x, T top) const { return M::ExpShifted(x, top, scale); }
   JS_HD T ShiftedRatio(T from, T to) const { return M::ShiftedRatio(from, to, scale); }
   JS_HD T Unshifted(T sum, T top) const { return M::Unshifted(sum, top, scale); }
-  // After the first sweep nothing is wanted of logits but their products, which take their places.
   JS_HD bool AreEqual(T x, T top) const {
     return M::kExact ? M::Product(x, scale) == M::Product(top, scale) : x == top;
   }
@@ -48,5 +47,22 @@ struct LogitsOf<M> {
 
 template <typename Op>
 inline constexpr bool kScalesLogits = requires(Op op) { op.logits.scale; };
+
+// The op on products, for a strategy that holds a row and has multiplied it. Where these are rounded
+// they are what the program would have had in memory; any other op does that itself.
+template <typename Op>
+struct OnProducts {
+  static constexpr bool kMultiplies = false;
+  JS_HD static const Op& Of(const Op& op) { return op; }
+};
+template <template <typename, typename> class OpOf, typename M>
+  requires M::kExact
+struct OnProducts<OpOf<M, Scaled<M>>> {
+  static constexpr bool kMultiplies = true;
+  JS_HD static OpOf<M, AsTheyLie<M>> Of(const OpOf<M, Scaled<M>>&) { return {}; }
+  JS_HD static typename M::T Product(const OpOf<M, Scaled<M>>& op, typename M::T x) {
+    return M::Product(x, op.logits.scale);
+  }
+};
 
 }  // namespace jax_softmax::JS_ISA
