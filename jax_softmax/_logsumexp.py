@@ -26,7 +26,8 @@ def logsumexp(
     Values and gradients are those of `jax.nn.logsumexp` of real `x`, without its `b` and
     `return_sign`, and with the last axis as the default. 16-bit inputs are computed in float32 and
     rounded once. Differentiable in both modes and to any order; reverse mode saves `x` and one
-    value per row, in float32 at least, and computes `exp(x - logsumexp(x))` of them.
+    value per row, in float32 at least, and computes `exp(x - logsumexp(x))` of them, which has the
+    digits of that value: in rows far from 0 fewer than `jax.nn.logsumexp`'s gradient.
 
     Args:
       x: values of any shape, of any real floating dtype. Integers are converted to float32 first

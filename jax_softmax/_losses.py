@@ -77,7 +77,8 @@ def softmax_cross_entropy_with_integer_labels(
     label counts from the end, one out of range gives NaN, and `where` does not hide the label's own
     logit. The one difference: the loss of 16-bit logits is computed and returned in float32.
     Reverse mode saves `logits`, `labels`, `where` and one logsumexp per row, and computes the
-    gradient from these element by element.
+    gradient from these element by element; it has the digits of that logsumexp, in rows far from 0
+    fewer than optax's.
 
     Args:
       logits: unnormalised log-probabilities.
@@ -153,8 +154,9 @@ def softmax_cross_entropy(
     """Computes `sum(labels * (logsumexp(logits) - logits))` along `axis`, one loss per row.
 
     Values and gradients, to both operands, are those of `optax.softmax_cross_entropy`, but the loss
-    of 16-bit operands is computed and returned in float32. Reverse mode saves both operands,
-    `where`, and per row one logsumexp and one sum of `labels`.
+    of 16-bit operands is computed and returned in float32, and both have the digits of the rows'
+    logsumexps, in rows far from 0 fewer than optax's. Reverse mode saves both operands, `where`, and
+    per row one logsumexp and one sum of `labels`.
 
     Args:
       labels: the target probabilities, broadcast against `logits`; they need not sum to 1.
