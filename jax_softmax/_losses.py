@@ -75,7 +75,8 @@ def softmax_cross_entropy_with_integer_labels(
 
     Values, gradients and label semantics are those of optax's function of this name: a negative
     label counts from the end, one out of range gives NaN, and `where` does not hide the label's own
-    logit. The one difference: the loss of 16-bit logits is computed and returned in float32.
+    logit. The differences: the loss of logits of 16 bits or fewer is computed and returned in
+    float32, and neither logits nor labels are broadcast to the other's rows.
     Reverse mode saves `logits`, `labels`, `where` and one logsumexp per row, and computes the
     gradient from these element by element; it has the digits of that logsumexp, in rows far from 0
     fewer than optax's.
@@ -159,7 +160,8 @@ def softmax_cross_entropy(
     per row one logsumexp and one sum of `labels`.
 
     Args:
-      labels: the target probabilities, broadcast against `logits`; they need not sum to 1.
+      labels: the target probabilities, broadcast to the shape of `logits` (these are not broadcast
+        to theirs); they need not sum to 1.
       axis: the classes' axis, a tuple of axes taken jointly, or None for all.
       where: boolean, of the result's shape or of as many dimensions as `logits` and broadcast
         against these; classes where it is False take no part, whatever both operands hold.
