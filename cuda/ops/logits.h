@@ -48,8 +48,8 @@ struct LogitsOf<M> {
 template <typename Op>
 inline constexpr bool kScalesLogits = requires(Op op) { op.logits.scale; };
 
-// The op on products, for a strategy that holds a row and has multiplied it. Where these are rounded
-// they are what the program would have had in memory; any other op does that itself.
+// The op on products, for a strategy that holds a row and has multiplied it. Where these are
+// rounded they are what the program would have had in memory; any other op does that itself.
 template <typename Op>
 struct OnProducts {
   static constexpr bool kMultiplies = false;

@@ -44,10 +44,14 @@ __global__ void __launch_bounds__(kTileThreads)
     TileKernel(Op op, Load load, Store store, Rows rows, int panels_per_tile, int rows_apart) {
   using T = typename Op::T;
   using Io = typename Load::Io;
-  // Multiplied once, and not at all by 1: where every sweep did, log-softmax of 200 and 1,040 float32
-  // columns ran at 0.93 and 0.95 of the copy limit and so at 0.95 and 0.97; rows that "warp" and
-  // "registers" hold were up to half a percent slower so (H200, 2026-11).
+  // Multiplied once, and not at all by 1: where every sweep did, log-softmax of 200 and 1,040
+  // float32 columns ran at 0.93 and 0.95 of the copy limit and so at 0.95 and 0.97; rows that
+  // "warp" and "registers" hold were up to half a percent slower so (H200, 2026-11).
   using Products = OnProducts<Op>;
+  // In two parts, of which sums are made one after the other, where there are many elements: 36 of
+  // log-softmax take 72 registers in place of 96, 1,100 columns of it ran at 0.963 of the copy
+  // limit in place of 0.948 (benchmarks/results/h200-log-ties.json).
+  constexpr int kParts = Products::kMultiplies && kCount > 32 ? 2 : 1, kPart = kCount / kParts;
   static_assert(std::is_same_v<Io, typename Store::Io>, "results take the elements' places");
   constexpr int kInputs = Op::kInputs;
   extern __shared__ __align__(16) unsigned char shared[];
@@ -90,31 +94,34 @@ __global__ void __launch_bounds__(kTileThreads)
     const auto of_row = load.ForRow(first_panel * inner + row, rows);
     typename Load::Kept kept{};
     const auto has = [&](int i) { return i < kCount - kMasked || i * kLanes < room; };
-    const auto result = RowInRegisters<1, kCount>(
+    const auto result = RowInRegisters<kParts, kPart>(
         Products::Of(op), of_row, [](int) { return true; },
-        [&](int, auto& e) {
+        [&](int part, auto& e) {
 #pragma unroll
-          for (int i = 0; i < kCount; ++i) {
+          for (int i = 0; i < kPart; ++i) {
+            const int j = part * kPart + i;
 #pragma unroll
             for (int input = 0; input < kInputs; ++input) {
-              e[i].value[input] = has(i) ? Widen(tile[input * tile_elements + start + i * step])
+              e[i].value[input] = has(j) ? Widen(tile[input * tile_elements + start + j * step])
                                          : Op::Absent(input);
             }
           }
+          static_assert(kParts == 1 || !kTakesTerms<Op>, "terms are applied to all parts at once");
           kept = load.template Apply<kLanes>(of_row, lane, e);
           if constexpr (Products::kMultiplies) {
             if (op.logits.scale == 1) return;
 #pragma unroll
-            for (int i = 0; i < kCount; ++i) e[i].value[0] = Products::Product(op, e[i][0]);
+            for (int i = 0; i < kPart; ++i) e[i].value[0] = Products::Product(op, e[i][0]);
           }
         },
-        [&](int, auto& y, const auto& result) {
-          __syncwarp();  // all have read before any writes in place
+        [&](int part, auto& y, const auto& result) {
+          if (part == 0) __syncwarp();  // all have read before any writes in place
           store.Mask(y, kept, result);
           if (first_row + group >= count) return;
 #pragma unroll
-          for (int i = 0; i < kCount; ++i) {
-            if (has(i)) tile[start + i * step] = NarrowTo<Io>(y[i]);
+          for (int i = 0; i < kPart; ++i) {
+            const int j = part * kPart + i;
+            if (has(j)) tile[start + j * step] = NarrowTo<Io>(y[i]);
           }
         },
         NoEdge{}, [](const auto& statistic) { return SpreadReduce<kLanes, kSpread>(statistic); },
