@@ -155,9 +155,9 @@ def softmax_cross_entropy(
     """Computes `sum(labels * (logsumexp(logits) - logits))` along `axis`, one loss per row.
 
     Values and gradients, to both operands, are those of `optax.softmax_cross_entropy`, but the loss
-    of 16-bit operands is computed and returned in float32, and both have the digits of the rows'
-    logsumexps, in rows far from 0 fewer than optax's. Reverse mode saves both operands, `where`, and
-    per row one logsumexp and one sum of `labels`.
+    of operands of 16 bits or fewer is computed and returned in float32, and both have the digits of
+    the rows' logsumexps, in rows far from 0 fewer than optax's. Reverse mode saves both operands,
+    `where`, and per row one logsumexp and one sum of `labels`.
 
     Args:
       labels: the target probabilities, broadcast to the shape of `logits` (these are not broadcast

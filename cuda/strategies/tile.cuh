@@ -45,13 +45,14 @@ __global__ void __launch_bounds__(kTileThreads)
   using T = typename Op::T;
   using Io = typename Load::Io;
   // Multiplied once, and not at all by 1: where every sweep did, log-softmax of 200 and 1,040
-  // float32 columns ran at 0.93 and 0.95 of the copy limit and so at 0.95 and 0.97; rows that
-  // "warp" and "registers" hold were up to half a percent slower so (H200, 2026-11).
+  // float32 columns took 1.02 times as long; rows that "warp" and "registers" hold were up to 0.7 %
+  // slower so (benchmarks/results/h200-log-ties.json).
   using Products = OnProducts<Op>;
   // In two parts, of which sums are made one after the other, where there are many elements: 36 of
-  // log-softmax take 72 registers in place of 96, 1,100 columns of it ran at 0.963 of the copy
-  // limit in place of 0.948 (benchmarks/results/h200-log-ties.json).
+  // log-softmax take 72 registers in place of 96. Since it subtracts ties, 1,100 columns of it take
+  // 0.4 % longer so, in one part 2.7 % (h200-log-ties.json).
   constexpr int kParts = Products::kMultiplies && kCount > 32 ? 2 : 1, kPart = kCount / kParts;
+  static_assert(kCount % kParts == 0);
   static_assert(std::is_same_v<Io, typename Store::Io>, "results take the elements' places");
   constexpr int kInputs = Op::kInputs;
   extern __shared__ __align__(16) unsigned char shared[];
