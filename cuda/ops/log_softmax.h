@@ -15,6 +15,12 @@ struct LogSoftmax {
 
   Logits logits = {};
 
+  // In float32 a tie is subtracted, not chosen from, which takes an instruction less: rows of 1,001
+  // and 50,257 columns ran at 0.942 and 0.937 of the copy limit in place of 0.928 and 0.926, over
+  // 20 lengths 1.001 times as fast (benchmarks/results/h200-log-ties.json). Of 16 bits along
+  // another axis there is no register for it.
+  static constexpr bool kSubtractsTies = M::kExact && requires { requires M::kScales; };
+
   // Ties are rarely worth counting where results are rounded to 16 bits: the plain sum is good
   // unless it is so close to 1, its largest term, that too few of its digits are the others'. Then
   // there is one maximum, or none in a row of -inf, and the others are summed once more.
@@ -45,12 +51,14 @@ struct LogSoftmax {
   // In a row of -inf so far, shift by zero: -inf - -inf would be NaN.
   JS_HD T Pivot(First max) const { return max.value == First{}.value ? T{} : max.value; }
   JS_HD typename Second::Term SecondTerm(Element<T, 1> e, T pivot) const {
-    // A tie is subtracted, not chosen from, which takes the device an instruction less: float32
-    // rows of 1,001 and 50,257 columns ran at 0.942 and 0.937 of the copy limit in place of 0.928
-    // and 0.926, over 20 lengths 1.001 times as fast (benchmarks/results/h200-log-ties.json).
     const T term = logits.ExpOfDifference(e[0], pivot);
-    const T tie = logits.AreEqual(e[0], pivot) ? T{} + 1 : T{};
-    return {term - tie * term, tie};
+    const auto is_max = logits.AreEqual(e[0], pivot);
+    const T tie = is_max ? T{} + 1 : T{};
+    if constexpr (kSubtractsTies) {
+      return {term - tie * term, tie};
+    } else {
+      return {is_max ? T{} : term, tie};
+    }
   }
   JS_HD void Rescale(Second& sum, First from, First to) const {
     const auto unmoved = from.value == to.value;

@@ -18,6 +18,12 @@ struct RowPairs : LogSoftmax<M, AsTheyLie<M>> {
   T* seconds = nullptr;  // where the second values go
   bool log_sums = false;
 
+  // The exponential of the maximum is exactly 1.
+  JS_HD typename Second::Term SecondTerm(Element<T, 1> e, T pivot) const {
+    const T tie = e[0] == pivot ? 1 : 0;
+    return {M::ExpOfDifference(e[0], pivot) - tie, tie};
+  }
+
   struct Row {
     T max, second;
   };
