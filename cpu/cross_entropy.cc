@@ -1,4 +1,4 @@
-// The gradient of losses that saved one logsumexp per row, vectors running along the rows.
+// The gradient of losses that saved logsumexp's terms of each row, vectors running along the rows.
 #include "memory.h"
 #include "standalone.h"
 
@@ -11,11 +11,11 @@ template <typename M>
 struct RowValues {
   using T = typename M::T;
   using Index = typename M::Format::Bits;
-  T lse, factor, everywhere, at_label;
+  T shift, factor, everywhere, at_label;
   Index label;
 
   RowValues(const CrossEntropyGradient& call, int64_t row)
-      : lse(At(call.lse, row)),
+      : shift(At(call.shift, row)),
         factor(At(call.factor, row)),
         everywhere(At(call.everywhere, row)),
         at_label(At(call.at_label, row)),
@@ -28,7 +28,7 @@ struct RowValues {
   JS_HD T operator()(T x, int64_t column) const {
     typename M::Bits lane;
     for (int i = 0; i < M::kLanes; ++i) lane[i] = i;
-    const T gradient = M::Exp(x - lse) * factor + everywhere;
+    const T gradient = M::Exp(x - shift) * factor + everywhere;
     return lane == label - static_cast<Index>(column) ? gradient + at_label : gradient;
   }
 };

@@ -16,7 +16,7 @@ namespace {
 
 ffi::Error Run(OpKind op, const Extras& extras, ffi::ThreadPool pool, ffi::RemainingArgs args,
                ffi::Result<ffi::AnyBuffer> out, int64_t axis, int64_t logical_axis,
-               std::string_view strategy, bool batch_invariant) {
+               std::string_view strategy, bool batch_invariant, void* seconds = nullptr) {
   handler_calls.fetch_add(1, std::memory_order_relaxed);
   const ffi::ErrorOr<Operands> operands =
       Decode(op, args, out, axis, logical_axis, batch_invariant);
@@ -34,7 +34,7 @@ ffi::Error Run(OpKind op, const Extras& extras, ffi::ThreadPool pool, ffi::Remai
 
   const cpu::Kernel kernel =
       cpu::Kernels().find(op, problem.dtype, problem.out_dtype, plan.strategy);
-  cpu::Call call{{}, operands->output, problem.rows, extras, nullptr};
+  cpu::Call call{{}, operands->output, seconds, problem.rows, extras, nullptr};
   std::copy_n(operands->inputs, problem.inputs, call.inputs);
   const auto run = [&](cpu::Kernel::Part part) {
     cpu::ParallelFor(pool, plan.chunks, [&](int64_t chunk) {
@@ -65,9 +65,20 @@ ffi::Error RunWithTerms(OpKind op, ffi::ThreadPool pool, ffi::RemainingArgs args
   return Run(op, {*terms}, pool, args, out, axis, logical_axis, strategy, batch_invariant);
 }
 
-auto Binding() {
-  return WithRequest(ffi::Ffi::Bind().Ctx<ffi::ThreadPool>().RemainingArgs().Ret<ffi::AnyBuffer>());
+ffi::Error RunParts(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::Result<ffi::AnyBuffer> out,
+                    ffi::Result<ffi::AnyBuffer> seconds, int64_t axis, int64_t logical_axis,
+                    std::string_view strategy, bool batch_invariant) {
+  const auto wrong = WrongParts(out, seconds);
+  if (wrong) return *wrong;
+  return Run(OpKind::kLogSumExp, {}, pool, args, out, axis, logical_axis, strategy, batch_invariant,
+             seconds->untyped_data());
 }
+
+auto BindingToResult() {
+  return ffi::Ffi::Bind().Ctx<ffi::ThreadPool>().RemainingArgs().Ret<ffi::AnyBuffer>();
+}
+
+auto Binding() { return WithRequest(BindingToResult()); }
 
 template <OpKind kOp>
 auto BoundTo() {
@@ -96,9 +107,17 @@ struct Cpu {
   }
 };
 
+XLA_FFI_Error* HandleParts(XLA_FFI_CallFrame* frame) {
+  static const auto handler = WithRequest(BindingToResult().Ret<ffi::AnyBuffer>()).To(RunParts);
+  return handler->Call(frame);
+}
+
 }  // namespace
 
-std::span<const NamedHandler> Handlers() { return HandlersOf<Cpu>(); }
+std::span<const NamedHandler> Handlers() {
+  static const auto handlers = HandlersOf<Cpu>(HandleParts);
+  return handlers;
+}
 
 int64_t HandlerCalls() { return handler_calls.load(std::memory_order_relaxed); }
 

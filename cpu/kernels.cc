@@ -22,7 +22,7 @@ cpu::Kernel ForTypes(cpu::Strategy strategy) {
       return {RunRows<Op, In, Out>};
     case cpu::Strategy::kSlices:
       if constexpr (kPerRow<Op>) {
-        return {nullptr, ReduceSlices<Op, In, Out>, CloseSlices<Op, Out>};
+        return {nullptr, ReduceSlices<Op, In, Out>, CloseSlices<Op, In, Out>};
       } else {
         return {FinishSlices<Op, In, Out>, ReduceSlices<Op, In, Out>, MergeSlices<Op>};
       }
@@ -42,6 +42,13 @@ cpu::Kernel ForTypes(cpu::Strategy strategy) {
   using Op = OpOf<typename MathFor<Out>::Type>;
   if (strategy == cpu::Strategy::kRow) return {RunMaskedRows<Op, In, Out>};
   if (strategy == cpu::Strategy::kLanes) return {RunMaskedLanes<Op, In, Out>};
+  return {};
+}
+
+// For types without kernels: see HasKernels.
+template <template <typename> class OpOf, typename In, typename Out>
+  requires(kPerRow<OpOf<typename MathFor<Out>::Type>> && sizeof(Out) < sizeof(In))
+cpu::Kernel ForTypes(cpu::Strategy) {
   return {};
 }
 

@@ -18,6 +18,7 @@ inline constexpr int kPartialBytes = 256;
 struct Call {
   const void* inputs[kMaxInputs];
   void* output;
+  void* seconds;  // of logsumexp, where its two terms are wanted: see its op
   Rows rows;
   Extras extras;
   std::byte* partials;  // kPartialBytes for each slice of each row, where the plan has slices

@@ -82,6 +82,7 @@ void RunLanes(const cpu::Call& call, int64_t begin, int64_t end) {
 
   const Op op = OpFor<Op>(call);
   const auto [outer, columns, inner] = call.rows;
+  typename Op::Row of_rows[cpu::kMostInner];
   const int64_t block = std::min(columns, (kCapacity / M::kLanes - 1) * M::kLanes / inner);
   for (int64_t o = begin; o < end; o += M::kLanes) {
     ShortRows strip{columns * inner, static_cast<int>(std::min<int64_t>(M::kLanes, end - o)), 0};
@@ -93,7 +94,7 @@ void RunLanes(const cpu::Call& call, int64_t begin, int64_t end) {
       for (int i = 0; i < Op::kInputs; ++i) LoadTransposed<M>(at.inputs[i], strip, scratch[i]);
       const auto next = at.From(M::kLanes * columns * inner);
       for (int64_t i = 0; i < inner; ++i) {
-        Tile<Op> tile{.columns = count, .stride = inner};
+        Tile<Op> tile{.columns = count, .stride = inner, .of_rows = &of_rows[i]};
         // As many vectors of memory as the tile has, wherever each of them lies.
         tile.output_step = inner * M::kLanes * sizeof(Out);
         tile.output = reinterpret_cast<char*>(at.output + i * M::kLanes);
@@ -104,14 +105,24 @@ void RunLanes(const cpu::Call& call, int64_t begin, int64_t end) {
         }
         f(tile, i);
       }
-      return at.output;
+      return at;
     };
-    const auto store = [&](Out* to) {
+    const auto store = [&](const Operands<Op, In, Out>& to) {
       if constexpr (kPerRow<Op>) {
-        if (inner == 1) return StoreUpTo<M>(to, scratch[0][0], strip.rows);
+        if (inner == 1) return StoreOfRows<M>(to, of_rows[0], 0, strip.rows);
         strip.stride = strip.length = inner;
+        const auto store_all = [&](auto* values, auto value_of) {
+          for (int64_t i = 0; i < inner; ++i) scratch[0][i] = value_of(of_rows[i]);
+          StoreTransposed<M>(scratch[0], strip, values);
+        };
+        if (to.seconds == nullptr) {
+          return store_all(to.output, [](const auto& row) { return row.Whole(); });
+        }
+        store_all(to.output, [](const auto& row) { return row.pivot; });
+        store_all(to.seconds, [](const auto& row) { return row.log_sum; });
+      } else {
+        StoreTransposed<M>(scratch[0], strip, to.output);
       }
-      StoreTransposed<M>(scratch[0], strip, to);
     };
     if (block == columns) {
       store(load(0, [&](const Tile<Op>& tile, int64_t) { RunTile(op, tile); }));
@@ -123,9 +134,9 @@ void RunLanes(const cpu::Call& call, int64_t begin, int64_t end) {
     }
     if constexpr (kPerRow<Op>) {
       for (int64_t i = 0; i < inner; ++i) {
-        scratch[0][i] = op.Close(whole[i].first, whole[i].second);
+        of_rows[i] = op.Close(whole[i].first, whole[i].second);
       }
-      store(static_cast<Out*>(call.output) + o * inner);
+      store(OperandsOf<Op, In, Out>(call).From(0, o * inner));
     } else {
       for (int64_t c = 0; c < columns; c += block) {
         store(load(c, [&](const Tile<Op>& tile, int64_t i) { FinishTile(op, tile, whole[i]); }));

@@ -33,17 +33,30 @@ JS_HD Op OpFor(const cpu::Call& call) {
 
 template <typename Op, typename In, typename Out>
 struct Operands {
+  using Scalar = typename MathFor<Out>::Type::Scalar;
+
   const In* inputs[Op::kInputs];
   Out* output;
+  Scalar* seconds;  // of rows that have two results each, or null
 
   // The inputs from `element` on, with its result: that of `row` where rows have one each.
   JS_HD Operands From(int64_t element, int64_t row = 0) const {
     Operands moved = *this;
     for (const In*& input : moved.inputs) input += element;
     moved.output += kPerRow<Op> ? row : element;
+    if (kPerRow<Op> && seconds != nullptr) moved.seconds += row;
     return moved;
   }
 };
+
+// Stores `count` rows' values, which neighbouring lanes have, `offset` behind the first row's.
+template <typename M, typename Op, typename In, typename Out>
+JS_HD void StoreOfRows(const Operands<Op, In, Out>& operands, const typename Op::Row& result,
+                       int64_t offset, int64_t count) {
+  const bool both = operands.seconds != nullptr;
+  StoreUpTo<M>(operands.output + offset, both ? result.pivot : result.Whole(), count);
+  if (both) StoreUpTo<M>(operands.seconds + offset, result.log_sum, count);
+}
 
 template <typename Op, typename In, typename Out>
 JS_HD Operands<Op, In, Out> OperandsOf(const cpu::Call& call) {
@@ -52,6 +65,7 @@ JS_HD Operands<Op, In, Out> OperandsOf(const cpu::Call& call) {
     operands.inputs[i] = static_cast<const In*>(call.inputs[i]);
   }
   operands.output = static_cast<Out*>(call.output);
+  operands.seconds = static_cast<decltype(operands.seconds)>(call.seconds);
   return operands;
 }
 

@@ -212,7 +212,7 @@ JS_HD void RunGroup(const Op& op, const Operands<Op, In, Out>& first_row, int64_
     whole.second = MergeRows<M>(seconds);
   }
   if constexpr (kPerRow<Op>) {
-    StoreUpTo<M>(first_row.output, op.Close(whole.first, whole.second), rows);
+    StoreOfRows<M>(first_row, op.Close(whole.first, whole.second), 0, rows);
   } else {
     const ByRow<M, typename Op::Row> results(op.Close(whole.first, whole.second));
     for (int r = 0; r < rows; ++r) {
@@ -248,7 +248,7 @@ void RunRows(const cpu::Call& call, int64_t begin, int64_t end) {
     const auto row = all.From(r * columns, r * inner);
     const Partial<Op> whole = Reduce<Op, M>(op, row, 0, columns, inner);
     if constexpr (kPerRow<Op>) {
-      StoreUpTo<M>(row.output, op.Close(whole.first, whole.second), inner);
+      StoreOfRows<M>(row, op.Close(whole.first, whole.second), 0, inner);
     } else {
       Finish<Op, M>(op, row, 0, columns, op.Close(whole.first, whole.second));
     }
@@ -303,15 +303,15 @@ void MergeSlices(const cpu::Call& call, int64_t begin, int64_t end) {
 }
 
 // The same for ops with one value for each row, which it stores.
-template <typename Op, typename Out>
+template <typename Op, typename In, typename Out>
 void CloseSlices(const cpu::Call& call, int64_t begin, int64_t end) {
   using M = typename MathFor<Out>::Type;
   MergeSlices<Op>(call, begin, end);
   const int64_t per_row = cpu::SlicesPerRow(call.rows);
   for (int64_t r = begin; r < end; ++r) {
     const Partial<Op> whole = PartialAt<Op>(call, r * per_row);
-    StoreUpTo<M>(static_cast<Out*>(call.output) + r * call.rows.inner,
-                 Op{}.Close(whole.first, whole.second), call.rows.inner);
+    StoreOfRows<M>(OperandsOf<Op, In, Out>(call), Op{}.Close(whole.first, whole.second),
+                   r * call.rows.inner, call.rows.inner);
   }
 }
 

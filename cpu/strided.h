@@ -129,8 +129,8 @@ struct Strip {
 
   void StoreRows() {
     for (int64_t v = 0; v < vectors; ++v) {
-      StoreUpTo<M>(operands.output + v * M::kLanes, op.Close(whole[v].first, whole[v].second),
-                   rows - v * M::kLanes);
+      StoreOfRows<M>(operands, op.Close(whole[v].first, whole[v].second), v * M::kLanes,
+                     rows - v * M::kLanes);
     }
   }
 

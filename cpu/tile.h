@@ -13,8 +13,8 @@ namespace jax_softmax::JS_ISA {
 // Scratch space for tiles, on the stack: a part of any second cache.
 inline constexpr int kTileBytes = 128 * 1024;
 
-// Column c of the rows is at x[input][c * stride]. Results replace the first input; where rows have
-// one each, its first column.
+// Column c of the rows is at x[input][c * stride]. Results replace the first input, but those that
+// rows have one each of.
 //
 // Memory that will be wanted soon is asked for column by column, so that it arrives during the
 // arithmetic: where this tile's results will go, and the operands of the next one. The addresses
@@ -27,6 +27,7 @@ struct Tile {
   const char* output;
   const char* next[Op::kInputs];
   int64_t output_step, next_step;  // bytes from one column to the next
+  typename Op::Row* of_rows;       // where the rows' own results go
 
   JS_HD void PrefetchOutput(int64_t column) const {
     JS_UNROLL
@@ -94,7 +95,7 @@ template <typename Op>
 void FinishTile(const Op& op, const Tile<Op>& tile, const Partial<Op>& whole) {
   const auto result = op.Close(whole.first, whole.second);
   if constexpr (kPerRow<Op>) {
-    tile.x[0][0] = result;
+    *tile.of_rows = result;
   } else {
     for (int64_t c = 0; c < tile.columns; ++c) {
       tile.PrefetchNext(c);

@@ -25,11 +25,11 @@ struct Gradient {
 template <typename Math>
 struct RowValues {
   using T = typename Math::T;
-  T lse, factor, everywhere, at_label;
+  T shift, factor, everywhere, at_label;
   int label;
 
   __device__ __forceinline__ T Derivative(T x, int column) const {
-    T d = Math::Exp(x - lse) * factor + everywhere;
+    T d = Math::Exp(x - shift) * factor + everywhere;
     if (column == label) d += at_label;
     return label == kNoGradient ? T{} : d;
   }
@@ -38,14 +38,14 @@ struct RowValues {
 template <typename Math>
 struct RowInputs {
   using T = typename Math::T;
-  const T* lse;
+  const T* shift;
   const T* factor;
   const T* everywhere;
   const T* at_label;
   const int32_t* labels;
 
   __device__ __forceinline__ RowValues<Math> Of(int64_t row) const {
-    return {lse[row], factor[row], everywhere[row], at_label[row], labels[row]};
+    return {shift[row], factor[row], everywhere[row], at_label[row], labels[row]};
   }
 };
 
@@ -137,7 +137,7 @@ cudaError_t Run(const CrossEntropyGradient& call, const MapPlan& plan, cudaStrea
   const auto of_row = [](const void* values) {
     return static_cast<const typename Math::T*>(values);
   };
-  const RowInputs<Math> inputs{of_row(call.lse), of_row(call.factor), of_row(call.everywhere),
+  const RowInputs<Math> inputs{of_row(call.shift), of_row(call.factor), of_row(call.everywhere),
                                of_row(call.at_label), call.labels};
   const auto blocks = static_cast<unsigned>(plan.blocks);
   if constexpr (kWhole) {

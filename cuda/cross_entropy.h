@@ -1,15 +1,16 @@
-// The gradient of losses that saved one logsumexp per row: element by element, nothing is reduced.
+// The gradient of losses that saved logsumexp's terms of each row: element by element, nothing is
+// reduced.
 #pragma once
 
 #include "plan.h"
 
 namespace jax_softmax {
 
-// dx = exp(x - lse) * factor + everywhere, and at_label more in the label's column. All but x and
+// dx = exp(x - shift) * factor + everywhere, and at_label more in the label's column. All but x and
 // dx have one value for each row, labels apart in the compute type.
 struct CrossEntropyGradient {
   const void* x;
-  const void* lse;
+  const void* shift;
   const void* factor;
   const void* everywhere;
   const void* at_label;

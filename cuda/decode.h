@@ -2,12 +2,12 @@
 // or saying what is wrong with them, and the list of handlers.
 #pragma once
 
-#include <array>
 #include <atomic>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "ffi.h"
 #include "plan.h"
@@ -108,7 +108,7 @@ inline ffi::ErrorOr<Operands> Decode(OpKind op, ffi::RemainingArgs args,
   if (!dtype || !out_dtype) {
     return ffi::Unexpected(Invalid(op, "wants float32, float64, float16 or bfloat16"));
   }
-  if (!IndexOf({*dtype, *out_dtype})) {
+  if (!HasKernels(op, {*dtype, *out_dtype})) {
     return ffi::Unexpected(Invalid(op, NoKernelsFor({*dtype, *out_dtype})));
   }
   operands.problem = {
@@ -120,6 +120,19 @@ inline ffi::ErrorOr<Operands> Decode(OpKind op, ffi::RemainingArgs args,
       AlignmentOf(addresses),
       batch_invariant};
   return operands;
+}
+
+// Whether two results with values of the rows agree in type and shape.
+inline bool AreAlike(ffi::Result<ffi::AnyBuffer> a, ffi::Result<ffi::AnyBuffer> b) {
+  return a->element_type() == b->element_type() && a->dimensions() == b->dimensions();
+}
+
+// What is wrong with results that are logsumexp's two terms.
+inline std::optional<ffi::Error> WrongParts(ffi::Result<ffi::AnyBuffer> largest,
+                                            ffi::Result<ffi::AnyBuffer> log_sums) {
+  const std::optional<DataType> dtype = DataTypeOf(largest->element_type());
+  if (dtype && SizeOf(*dtype) >= 4 && AreAlike(largest, log_sums)) return std::nullopt;
+  return Invalid(OpKind::kLogSumExp, "has two values for each row, both in float32 or float64");
 }
 
 // Calls of any handler in this extension.
@@ -135,12 +148,11 @@ auto WithRequest(Binding binding) {
       .template Attr<bool>("batch_invariant");
 }
 
-// The handlers `Backend::Handle<op>` of every op, by name.
+// The handlers `Backend::Handle<op>` of every op, by name, and that of logsumexp's two terms.
 template <typename Backend>
-std::span<const NamedHandler> HandlersOf() {
+std::vector<NamedHandler> HandlersOf(XLA_FFI_Handler* of_parts) {
 #define JS_HANDLER(name, Op, inputs) NamedHandler{#name, Backend::template Handle<OpKind::k##Op>},
-  static constexpr std::array handlers = {JS_FOR_EACH_OP(JS_HANDLER)};
-  return handlers;
+  return {JS_FOR_EACH_OP(JS_HANDLER){"logsumexp_parts", of_parts}};
 #undef JS_HANDLER
 }
 

@@ -45,7 +45,7 @@ ffi::Error Run(OpKind op, const Extras& extras, const PairsOfRows& pairs, cudaSt
   }
 
   const std::optional<Strategy> requested =
-      pairs.seconds != nullptr ? Strategy::kStream : StrategyNamed(strategy);
+      pairs.of != OpKind::kLogSumExp ? Strategy::kStream : StrategyNamed(strategy);
   if (!requested) return Invalid(op, "no strategy is called '" + std::string(strategy) + "'");
   Device device;
   cudaError_t status = QueryDevice(ordinal, &device);
@@ -93,12 +93,23 @@ ffi::Error RunPairs(cudaStream_t stream, int32_t ordinal, ffi::RemainingArgs arg
   const auto first = args.get<ffi::AnyBuffer>(0);
   if (first.has_error()) return first.error();
   const std::optional<DataType> in = DataTypeOf(first->element_type());
-  const bool fits = in && SizeOf(*in) == 2 && out->element_type() == ffi::DataType::F32 &&
-                    seconds->element_type() == ffi::DataType::F32 &&
-                    seconds->dimensions() == out->dimensions();
-  if (!fits) return Invalid(kOp, "has two values for each row of 16 bits, both in float32");
-  return Run(kOp, {}, {seconds->untyped_data(), log_sums}, stream, ordinal, args, out, more, axis,
+  const bool narrow = in && SizeOf(*in) == 2 && out->element_type() == ffi::DataType::F32;
+  if (!narrow || !AreAlike(out, seconds)) {
+    return Invalid(kOp, "has two values for each row of 16 bits, both in float32");
+  }
+  const auto of = log_sums ? OpKind::kLogSoftmax : OpKind::kSoftmax;
+  return Run(kOp, {}, {seconds->untyped_data(), of}, stream, ordinal, args, out, more, axis,
              logical_axis, strategy, batch_invariant);
+}
+
+ffi::Error RunParts(cudaStream_t stream, int32_t ordinal, ffi::RemainingArgs args,
+                    ffi::Result<ffi::AnyBuffer> out, ffi::Result<ffi::AnyBuffer> seconds,
+                    ffi::RemainingRets more, int64_t axis, int64_t logical_axis,
+                    std::string_view strategy, bool batch_invariant) {
+  const auto wrong = WrongParts(out, seconds);
+  if (wrong) return *wrong;
+  return Run(OpKind::kLogSumExp, {}, {seconds->untyped_data()}, stream, ordinal, args, out, more,
+             axis, logical_axis, strategy, batch_invariant);
 }
 
 // With one result, after which there may be others.
@@ -155,10 +166,19 @@ struct Cuda {
   }
 };
 
+// With two results, after which there may be others.
+auto BindingToPairs() {
+  return WithRequest(BindingToResult().Ret<ffi::AnyBuffer>().RemainingRets());
+}
+
+XLA_FFI_Error* HandleParts(XLA_FFI_CallFrame* frame) {
+  static const auto handler = BindingToPairs().To(RunParts, {ffi::Traits::kCmdBufferCompatible});
+  return handler->Call(frame);
+}
+
 XLA_FFI_Error* HandlePairs(XLA_FFI_CallFrame* frame) {
-  static const auto handler = WithRequest(BindingToResult().Ret<ffi::AnyBuffer>().RemainingRets())
-                                  .Attr<bool>("log_sums")
-                                  .To(RunPairs, {ffi::Traits::kCmdBufferCompatible});
+  static const auto handler =
+      BindingToPairs().Attr<bool>("log_sums").To(RunPairs, {ffi::Traits::kCmdBufferCompatible});
   return handler->Call(frame);
 }
 
@@ -166,8 +186,7 @@ XLA_FFI_Error* HandlePairs(XLA_FFI_CallFrame* frame) {
 
 std::span<const NamedHandler> Handlers() {
   static const auto handlers = [] {
-    const auto of_ops = HandlersOf<Cuda>();
-    std::vector<NamedHandler> all(of_ops.begin(), of_ops.end());
+    auto all = HandlersOf<Cuda>(HandleParts);
     all.push_back({"row_pairs", HandlePairs});
     return all;
   }();

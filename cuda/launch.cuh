@@ -181,7 +181,7 @@ cudaError_t RunPairs(const Call& call, cudaStream_t stream, int* resident) {
   if (plan.strategy != Strategy::kStream) return cudaErrorInvalidValue;
   Op op{};
   op.seconds = static_cast<Out*>(call.pairs.seconds);
-  op.log_sums = call.pairs.log_sums;
+  op.log_sums = call.pairs.of == OpKind::kLogSoftmax;
   const Load load{{static_cast<const In*>(call.inputs[0])}, rows.Elements()};
   const Store store{static_cast<Out*>(call.output)};
   return WithConstant<1, kVectorBytes / sizeof(In)>(plan.vector, [&](auto vector) {
@@ -223,6 +223,9 @@ cudaError_t Run(const Call& call, cudaStream_t stream, int* resident) {
     op.logits.scale = static_cast<typename Op::T>(call.scale);
   } else if (call.scale != 1) {
     return cudaErrorInvalidValue;
+  }
+  if constexpr (requires { op.seconds; }) {
+    op.seconds = static_cast<typename Op::T*>(call.pairs.seconds);
   }
   Load load;
   for (int i = 0; i < Op::kInputs; ++i) load.source[i] = static_cast<const In*>(call.inputs[i]);
@@ -431,7 +434,8 @@ cudaError_t RunAs(const Call& call, cudaStream_t stream, int* resident) {
   using Op = typename OpForTypes<OpOf, In, Out>::Type;
   if constexpr (std::is_same_v<Op, LogSumExp<WideningMath>>) {
     using Pairs = RowPairs<WideningMath::ForPairs>;
-    if (call.pairs.seconds != nullptr) return RunPairs<Pairs, In, Out>(call, stream, resident);
+    if (call.pairs.of != OpKind::kLogSumExp)
+      return RunPairs<Pairs, In, Out>(call, stream, resident);
   }
   if constexpr (kTakesTerms<Op>) {
     const Terms& terms = call.terms;
@@ -462,6 +466,13 @@ cudaError_t RunAs(const Call& call, cudaStream_t stream, int* resident) {
     }
   }
   return Run<Op, In, Out>(call, stream, resident);
+}
+
+// For types without kernels: see HasKernels.
+template <template <typename> class OpOf, typename In, typename Out>
+  requires(kPerRow<typename OpForTypes<OpOf, In, Out>::Type> && sizeof(Out) < sizeof(In))
+cudaError_t RunAs(const Call&, cudaStream_t, int*) {
+  return cudaErrorInvalidValue;
 }
 
 }  // namespace jax_softmax::JS_ISA

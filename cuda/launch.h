@@ -10,10 +10,11 @@
 
 namespace jax_softmax {
 
-// Two values for each row, of 16 bits in float32: see ops/row_pairs.h. The maxima are the output.
+// Two values for each row, of which the maxima are the output: logsumexp's terms, or those that the
+// elements of softmax or log-softmax are made of, of 16 bits in float32 (ops/row_pairs.h).
 struct PairsOfRows {
   void* seconds = nullptr;  // none if there is one value for each row
-  bool log_sums = false;    // whether these are log-softmax's, or else softmax's
+  OpKind of = OpKind::kLogSumExp;
 };
 
 struct Call {

@@ -405,6 +405,20 @@ struct DirectStore {
   }
 };
 
+// Stores the value of a row, or its two where there is a place for the second.
+template <typename Op, typename Store>
+__device__ __forceinline__ void StoreOfRow(const Op& op, const Store& store, int64_t row,
+                                           const typename Op::Row& result) {
+  if constexpr (requires { result.Whole(); }) {
+    const bool both = op.seconds != nullptr;
+    store.At(row, both ? result.pivot : result.Whole());
+    if (both) op.seconds[row] = result.log_sum;
+  } else {
+    store.At(row, result.pivot);
+    op.seconds[row] = result.second;
+  }
+}
+
 // Where vectors leave nothing out.
 struct NoEdge {
   static constexpr bool kAny = false;

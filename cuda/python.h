@@ -71,7 +71,9 @@ inline Problem ProblemOf(const std::string& op, const std::vector<int64_t>& shap
   if (!found) throw nb::value_error(("op '" + op + "' is unknown: use " + Listed(ops)).c_str());
   problem.dtype = TypeNamed(dtype);
   problem.out_dtype = TypeNamed(out_dtype);
-  if (!IndexOf(problem.Types())) throw nb::value_error(NoKernelsFor(problem.Types()).c_str());
+  if (!HasKernels(problem.op, problem.Types())) {
+    throw nb::value_error(NoKernelsFor(problem.Types()).c_str());
+  }
   problem.rows = RowsOf(shape, axis, axis);
   problem.alignment = kVectorBytes;  // what XLA allocates
   problem.batch_invariant = batch_invariant;

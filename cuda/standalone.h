@@ -33,7 +33,7 @@ struct CrossEntropyGradientOp {
         .template Ret<ffi::AnyBuffer>();
   }
 
-  static ffi::ErrorOr<CrossEntropyGradient> Decode(ffi::AnyBuffer x, ffi::AnyBuffer lse,
+  static ffi::ErrorOr<CrossEntropyGradient> Decode(ffi::AnyBuffer x, ffi::AnyBuffer shift,
                                                    ffi::AnyBuffer factor, ffi::AnyBuffer everywhere,
                                                    ffi::AnyBuffer at_label,
                                                    ffi::Buffer<ffi::DataType::S32> labels,
@@ -47,7 +47,7 @@ struct CrossEntropyGradientOp {
     const auto wide = *dtype == DataType::kF64 ? ffi::DataType::F64 : ffi::DataType::F32;
     if (dims.size() == 0) return refuse("wants at least one dimension");
     const int64_t last = static_cast<int64_t>(dims.size()) - 1;
-    for (const ffi::AnyBuffer* operand : {&lse, &factor, &everywhere, &at_label}) {
+    for (const ffi::AnyBuffer* operand : {&shift, &factor, &everywhere, &at_label}) {
       if (operand->element_type() != wide || !IsWithout(operand->dimensions(), dims, last)) {
         return refuse("wants values of the rows in the compute type");
       }
@@ -55,7 +55,7 @@ struct CrossEntropyGradientOp {
     if (!IsWithout(labels.dimensions(), dims, last)) return refuse("wants a label for each row");
     CrossEntropyGradient call{};
     call.x = x.untyped_data();
-    call.lse = lse.untyped_data();
+    call.shift = shift.untyped_data();
     call.factor = factor.untyped_data();
     call.everywhere = everywhere.untyped_data();
     call.at_label = at_label.untyped_data();

@@ -25,9 +25,8 @@ def logsumexp(
 
     Values and gradients are those of `jax.nn.logsumexp` of real `x`, without its `b` and
     `return_sign`, and with the last axis as the default. 16-bit inputs are computed in float32 and
-    rounded once. Differentiable in both modes and to any order; reverse mode saves `x` and one
-    value per row, in float32 at least, and computes `exp(x - logsumexp(x))` of them, which has the
-    digits of that value: in rows far from 0 fewer than `jax.nn.logsumexp`'s gradient.
+    rounded once. Differentiable in both modes and to any order; reverse mode saves `x` and two
+    values per row, in float32 at least, the maximum and the logarithm of `sum(exp(x - max))`.
 
     Args:
       x: values of any shape, of any real floating dtype. Integers are converted to float32 first
@@ -68,7 +67,6 @@ def _logsumexp(
         x, where = _canonicalize.broadcast_mask(x, where)
         x = jnp.where(where, x, -jnp.inf)
     rows, row_axis, _ = _canonicalize.single_axis(x, axis)
-    # A kernel rounds to the dtype of x itself.
-    result = dtype if dtype == x.dtype else _reference.compute_dtype(x.dtype, dtype)
-    y = bind_logsumexp(rows, row_axis, result).astype(dtype)
+    of_rows = _reference.dtype_of_rows(x.dtype, dtype)
+    y = bind_logsumexp(rows, row_axis, of_rows).astype(dtype)
     return jnp.expand_dims(y, _canonicalize.canonical_axes(axis, x.ndim)) if keepdims else y

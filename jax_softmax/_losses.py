@@ -1,7 +1,7 @@
 """Losses: `jax.custom_jvp` of logits and their logsumexp, with a linear primitive for the tangent.
 
-Its transpose is the gradient, one expression of the operands and a logsumexp per row: these are the
-residuals. So forward mode, reverse mode and their nestings work.
+Its transpose is the gradient, one expression of the operands and of logsumexp's two terms per row:
+these are the residuals. So forward mode, reverse mode and their nestings work.
 """
 
 from collections.abc import Sequence
@@ -23,11 +23,18 @@ from ._primitives import RESIDUAL
 from ._reductions import (
     align,
     align_batch,
-    bind_logsumexp,
+    bind_logsumexp_parts,
     bind_logsumexp_tangent,
     cross_entropy_gradient_p,
 )
-from ._reference import NO_GRADIENT, as_stored, columns, compute_dtype, kept
+from ._reference import (
+    NO_GRADIENT,
+    as_stored,
+    columns,
+    compute_dtype,
+    kept,
+    softmax_of_parts,
+)
 
 Pair = tuple[Float[Array, "*rows"], Float[Array, "*rows"]]
 
@@ -77,9 +84,8 @@ def softmax_cross_entropy_with_integer_labels(
     label counts from the end, one out of range gives NaN, and `where` does not hide the label's own
     logit. The differences: the loss of logits of 16 bits or fewer is computed and returned in
     float32, and neither logits nor labels are broadcast to the other's rows.
-    Reverse mode saves `logits`, `labels`, `where` and one logsumexp per row, and computes the
-    gradient from these element by element; it has the digits of that logsumexp, in rows far from 0
-    fewer than optax's.
+    Reverse mode saves `logits`, `labels`, `where` and per row the largest logit and the logarithm
+    of the exponentials' sum, and computes the gradient from these element by element.
 
     Args:
       logits: unnormalised log-probabilities.
@@ -155,9 +161,8 @@ def softmax_cross_entropy(
     """Computes `sum(labels * (logsumexp(logits) - logits))` along `axis`, one loss per row.
 
     Values and gradients, to both operands, are those of `optax.softmax_cross_entropy`, but the loss
-    of operands of 16 bits or fewer is computed and returned in float32, and both have the digits of
-    the rows' logsumexps, in rows far from 0 fewer than optax's. Reverse mode saves both operands,
-    `where`, and per row one logsumexp and one sum of `labels`.
+    of operands of 16 bits or fewer is computed and returned in float32. Reverse mode saves both
+    operands, `where`, and per row the two terms of its logsumexp and one sum of `labels`.
 
     Args:
       labels: the target probabilities, broadcast to the shape of `logits` (these are not broadcast
@@ -237,27 +242,30 @@ def _aligned(
     else:
         logits, targets, where = align(logits, targets, where, axis=static.axis)
     unmasked = logits if where is None else jnp.where(where, logits, -jnp.inf)
-    lse = bind_logsumexp(unmasked, static.axis, _wide(logits, targets))
+    largest, log_sum = bind_logsumexp_parts(unmasked, static.axis, _wide(logits, targets))
     ignored = _ignored(static, targets)
     if ignored is not None:
-        lse = _logsumexp_of_others(static.axis, unmasked, ignored, lse)
-    return _cross_entropy(static, logits, targets, where, checkpoint_name(lse, RESIDUAL))
+        log_sum = _log_sum_of_others(static.axis, unmasked, ignored, largest, log_sum)
+    saved = (checkpoint_name(part, RESIDUAL) for part in (largest, log_sum))
+    return _cross_entropy(static, logits, targets, where, *saved)
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(0,))
-def _logsumexp_of_others(axis: int, x: jax.Array, ignored: jax.Array, lse: jax.Array) -> jax.Array:
-    """`lse`, the logsumexp of `x`, without a derivative in rows that may hold NaN."""
-    del axis, x, ignored
-    return lse
+def _log_sum_of_others(
+    axis: int, x: jax.Array, ignored: jax.Array, largest: jax.Array, log_sum: jax.Array
+) -> jax.Array:
+    """`log_sum`, of the logsumexp of `x`, without a derivative in rows that may hold NaN."""
+    del axis, x, ignored, largest
+    return log_sum
 
 
-@_logsumexp_of_others.defjvp
-def _logsumexp_of_others_jvp(axis: int, primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
-    x, ignored, _ = primals
-    lse = _logsumexp_of_others(axis, *primals)
-    rows = jnp.expand_dims(ignored, axis)
-    operands = jnp.where(rows, 0, x), jnp.where(ignored, 0, lse), jnp.where(rows, 0, tangents[0])
-    return lse, bind_logsumexp_tangent(*operands, axis)
+@_log_sum_of_others.defjvp
+def _log_sum_of_others_jvp(axis: int, primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
+    x, ignored, largest, _ = primals
+    log_sum = _log_sum_of_others(axis, *primals)
+    x, t = (jnp.where(jnp.expand_dims(ignored, axis), 0, v) for v in (x, tangents[0]))
+    largest, of_others = (jnp.where(ignored, 0, part) for part in (largest, log_sum))
+    return log_sum, bind_logsumexp_tangent(x, largest, of_others, t, axis)
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(0,))
@@ -266,14 +274,16 @@ def _cross_entropy(
     logits: jax.Array,
     targets: jax.Array,
     where: jax.Array | None,
-    lse: jax.Array,
+    largest: jax.Array,
+    log_sum: jax.Array,
 ) -> tuple[jax.Array, jax.Array]:
     """Loss and logsumexp per row; `targets` are integer labels [*rows] or probabilities.
 
-    `lse` is the logsumexp, whose lowering would not see here what its operand was converted from.
-    The rule knows its first derivative, and leaves that out; the next ones are of `lse` too.
+    `largest` and `log_sum` are the logsumexp's terms, whose lowering would not see here what its
+    operand was converted from. The rule knows their first derivative, and leaves that out; the next
+    ones are of `log_sum` too.
     """
-    return _forward(static, logits, targets, where, lse)[0]
+    return _forward(static, logits, targets, where, largest, log_sum)[0]
 
 
 def _cross_entropy_jvp(static: _Static, primals: Any, tangents: Any) -> Any:
@@ -297,28 +307,36 @@ def _forward(
     logits: jax.Array,
     targets: jax.Array,
     where: jax.Array | None,
-    lse: jax.Array,
+    largest: jax.Array,
+    log_sum: jax.Array,
 ) -> tuple[tuple[jax.Array, jax.Array], tuple[Any, ...]]:
     axis, smoothing, z_loss, *_ = static
-    wide = lse.dtype
+    wide = log_sum.dtype
     if _are_labels(targets):
-        loss, total = lse - _at_labels(logits, targets, axis).astype(wide), None
+        loss, total = largest - _at_labels(logits, targets, axis).astype(wide) + log_sum, None
     else:
         probabilities = kept(where, targets.astype(wide))
-        distance = kept(where, jnp.expand_dims(lse, axis) - logits.astype(wide))
+        distance = kept(where, _distance(logits, largest, log_sum, axis))
         loss = jnp.sum(probabilities * distance, axis)
         total = jnp.sum(probabilities, axis)
     if smoothing:
-        mean = jnp.sum(kept(where, logits.astype(wide)), axis) / _count(logits, where, axis, wide)
-        loss = (1 - smoothing) * loss + smoothing * (lse - mean)
+        distance = kept(where, _distance(logits, largest, log_sum, axis))
+        mean = jnp.sum(distance, axis) / _count(logits, where, axis, wide)
+        loss = (1 - smoothing) * loss + smoothing * mean
     if z_loss:
-        loss = loss + z_loss * lse**2
+        loss = loss + z_loss * (largest + log_sum) ** 2
     ignored = _ignored(static, targets)
     if ignored is not None:
-        loss, lse = (jnp.where(ignored, 0, v) for v in (loss, lse))
+        loss, largest, log_sum = (jnp.where(ignored, 0, v) for v in (loss, largest, log_sum))
     if where is not None:
         loss = jnp.where(jnp.any(where, axis), loss, 0)
-    return (loss, lse), (logits, targets, where, lse, total)
+    return (loss, largest + log_sum), (logits, targets, where, largest, log_sum, total)
+
+
+def _distance(x: jax.Array, largest: jax.Array, log_sum: jax.Array, axis: int) -> jax.Array:
+    """`logsumexp(x) - x`."""
+    largest, log_sum = (jnp.expand_dims(part, axis) for part in (largest, log_sum))
+    return largest - x.astype(log_sum.dtype) + log_sum
 
 
 def _gradients(
@@ -328,25 +346,26 @@ def _gradients(
     dtype: Any = None,
 ) -> tuple[jax.Array, jax.Array | None]:
     """Those of logits and probabilities, in `dtype` or else their own."""
-    logits, targets, where, lse, total = residuals
+    logits, targets, where, largest, log_sum, total = residuals
     dtype, dtype_of_targets = dtype or logits.dtype, dtype or targets.dtype
     if where is None and total is None:
-        return _gradient_of_labels(static, logits, targets, lse, *cotangents, dtype), None
+        parts = largest, log_sum
+        return _gradient_of_labels(static, logits, targets, *parts, *cotangents, dtype), None
     axis, smoothing, z_loss, *_ = static
-    wide = lse.dtype
+    wide = log_sum.dtype
     g, g_lse = cotangents
     x, keep = logits.astype(wide), where
     if where is not None:
         dead, ignored = ~jnp.any(where, axis), _ignored(static, targets)
         dead = dead if ignored is None else dead | ignored
         # Selected before they are used: 0 times the NaN of such a row would be NaN.
-        g, g_lse, lse = (jnp.where(dead, 0, v) for v in (g, g_lse, lse))
+        g, g_lse, largest, log_sum = (jnp.where(dead, 0, v) for v in (g, g_lse, largest, log_sum))
         keep = where & ~jnp.expand_dims(dead, axis)
         x = jnp.where(keep, x, -jnp.inf)
-    p = jnp.exp(x - jnp.expand_dims(lse, axis))
+    p = softmax_of_parts(x, largest, log_sum, axis)
     factor = 1 if total is None else (1 - smoothing) * total + smoothing
     if z_loss:
-        factor = factor + 2 * z_loss * lse
+        factor = factor + 2 * z_loss * (largest + log_sum)
     d = p if isinstance(factor, int) else p * jnp.expand_dims(factor, axis)
     if _are_labels(targets):
         d = d - jnp.where(_is_label(targets, logits, axis), 1 - smoothing, 0).astype(wide)
@@ -361,7 +380,7 @@ def _gradients(
         d = d + p * jnp.expand_dims(g_lse, axis)
     if _are_labels(targets):
         return d.astype(dtype), None
-    distance = kept(keep, jnp.expand_dims(lse, axis) - x)
+    distance = kept(keep, _distance(x, largest, log_sum, axis))
     return d.astype(dtype), ((1 - smoothing) * distance * g).astype(dtype_of_targets)
 
 
@@ -369,23 +388,28 @@ def _gradient_of_labels(
     static: _Static,
     logits: jax.Array,
     labels: jax.Array,
-    lse: jax.Array,
+    largest: jax.Array,
+    log_sum: jax.Array,
     g: jax.Array,
     g_lse: jax.Array,
     dtype: Any,
 ) -> jax.Array:
-    """Without a mask all but the softmax depends on the row alone: one primitive."""
+    """Without a mask all but the softmax depends on the row alone: one primitive.
+
+    The softmax is `exp(x - largest) / sum`.
+    """
     axis, smoothing, z_loss, *_ = static
     n = logits.shape[axis]
-    factor = g * (1 + 2 * z_loss * lse) if z_loss else g
+    factor = g * (1 + 2 * z_loss * (largest + log_sum)) if z_loss else g
     if static.lse_is_used:
         factor = factor + g_lse
+    factor = factor * jnp.exp(-log_sum)
     at = jnp.where(labels < 0, labels + n, labels)
     at = jnp.where((at < 0) | (at >= n), -1, at).astype(jnp.int32)
     ignored = _ignored(static, labels)
     if ignored is not None:
         at = jnp.where(ignored, NO_GRADIENT, at)
-    per_row = (lse, factor, (-smoothing / max(n, 1)) * g, (smoothing - 1) * g, at)
+    per_row = (largest, factor, (-smoothing / max(n, 1)) * g, (smoothing - 1) * g, at)
     operands = align(logits, *per_row, axis=axis)
     return cross_entropy_gradient_p.bind(*operands, axis=axis, dtype=dtype)
 
@@ -443,11 +467,9 @@ def _split(masked: bool, operands: Sequence[Any]) -> tuple[tuple[Any, ...], tupl
     """The residuals, with None for those that there are not, and the tangents."""
     logits, targets, *rest = operands
     where = rest.pop(0) if masked else None
-    if _are_labels(targets):
-        lse, *moved = rest
-        return (logits, targets, where, lse, None), tuple(moved)
-    lse, total, *moved = rest
-    return (logits, targets, where, lse, total), tuple(moved)
+    largest, log_sum, *rest = rest
+    total = None if _are_labels(targets) else rest.pop(0)
+    return (logits, targets, where, largest, log_sum, total), tuple(rest)
 
 
 def _moving(moves: tuple[bool, bool], gradients: tuple[Any, Any]) -> list[Any]:
@@ -459,29 +481,29 @@ def _tangent(
     *operands: jax.Array, static: _Static, masked: bool, moves: tuple[bool, bool]
 ) -> list[jax.Array]:
     residuals, moved = _split(masked, operands)
-    logits, targets, where, lse, _ = residuals
+    logits, targets, where, _, log_sum, _ = residuals
     axis, ignored, keep = static.axis, _ignored(static, targets), where
     if where is not None and _are_labels(targets):  # which no mask hides, but one of the whole row
         alive = jnp.any(where, axis, keepdims=True)
         keep = alive & (where | _is_label(targets, logits, axis))
 
     def along(t: jax.Array) -> jax.Array:
-        t = kept(keep, t.astype(lse.dtype))
+        t = kept(keep, t.astype(log_sum.dtype))
         return t if ignored is None else jnp.where(jnp.expand_dims(ignored, axis), 0, t)
 
     def product(g: jax.Array, g_lse: jax.Array) -> jax.Array:
-        gradients = _moving(moves, _gradients(static, residuals, (g, g_lse), lse.dtype))
+        gradients = _moving(moves, _gradients(static, residuals, (g, g_lse), log_sum.dtype))
         terms = (d * along(t) for d, t in zip(gradients, moved, strict=True))
         return jnp.sum(reduce(jnp.add, terms), axis)
 
-    one, none = jnp.ones_like(lse), jnp.zeros_like(lse)
+    one, none = jnp.ones_like(log_sum), jnp.zeros_like(log_sum)
     return [product(one, none), product(none, one)]
 
 
 def _tangent_abstract_eval(*operands: Any, masked: bool, **params: Any) -> list[Any]:
     del params
-    lse = _split(masked, operands)[0][3]
-    return [lse.update(weak_type=False)] * 2
+    log_sum = _split(masked, operands)[0][4]
+    return [log_sum.update(weak_type=False)] * 2
 
 
 def _tangent_transpose(

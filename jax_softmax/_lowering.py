@@ -58,15 +58,23 @@ OF_CHOICE = ("strategy", "batch_invariant", *OF_CHOICE_ALONE)
 ATTRIBUTES = {"softmax_tangent": {"scale": 1.0, "zeros_are_masked": False}}
 
 
-def register(primitive: Primitive, reference: Reference, *, per_row: bool = False) -> None:
+def register(
+    primitive: Primitive,
+    reference: Reference,
+    *,
+    per_row: bool = False,
+    op: str | None = None,
+    values: int = 1,
+) -> None:
     """Gives `primitive` its default lowering, and that of each loaded backend with a handler.
 
-    With `per_row` its result is one value for each row: it lacks `axis`.
+    With `per_row` its result is one value for each row: it lacks `axis`. It may be another form of
+    an `op`, which has so many `values`.
     """
-    request = {"op": primitive.name, "per_row": per_row}
+    request = {"op": op or primitive.name, "per_row": per_row}
     rule = partial(
         _lower,
-        call_p=call_primitive(primitive.name, per_row),
+        call_p=call_primitive(primitive.name, per_row, values=values),
         reference=reference,
         **request,
     )
@@ -270,7 +278,7 @@ def _lower_reference(
         )
     attributes = {k: v for k, v in request.items() if k not in OF_CHOICE}
     function = partial(reference, axis=axis, dtype=dtype, **attributes)
-    return mlir.lower_fun(function, multiple_results=False)(ctx, *operands)
+    return mlir.lower_fun(function, multiple_results=len(ctx.avals_out) > 1)(ctx, *operands)
 
 
 def _decide(avals: Sequence[Any], *, here: str, op: str, **params: Any) -> str | None:
@@ -478,7 +486,7 @@ def _lower(
     if here == "cuda" and op in _choice.FORWARD:
         params["scale"] = seen.scale
     call = partial(_call, call_p, axis_last=not in_place, workspace=workspace, **params)
-    function = mlir.lower_fun(lambda *v: call(*v[:reads]), multiple_results=False)
+    function = mlir.lower_fun(lambda *v: call(*v[:reads]), multiple_results=True)
     return function(loaded[0], *loaded[1])
 
 
@@ -581,8 +589,8 @@ def _call(
     axis_last: bool,
     workspace: int = 0,
     **params: Any,
-) -> jax.Array:
-    """The custom call; with `axis_last`, between two transposes that XLA:GPU elides.
+) -> list[jax.Array]:
+    """The custom call's results; with `axis_last`, between two transposes that XLA:GPU elides.
 
     With the softmax axis logically last, every other dimension is a batch dimension that can be
     sharded. XLA:CPU would carry the transposes out, so one device gets the axis where it is.
@@ -591,11 +599,13 @@ def _call(
     wide = _widest(operands)
     operands = tuple(x.astype(wide) for x in operands)
     if not axis_last:
-        return call_p.bind(*operands, axis=axis, logical_axis=axis, workspace=0, **params)[0]
+        return call_p.bind(*operands, axis=axis, logical_axis=axis, workspace=0, **params)
     last = operands[0].ndim - 1
     moved = [jnp.moveaxis(x, axis, last) for x in operands]
-    y = call_p.bind(*moved, axis=axis, logical_axis=last, workspace=workspace, **params)[0]
-    return y if y.ndim == last else jnp.moveaxis(y, last, axis)
+    results = call_p.bind(*moved, axis=axis, logical_axis=last, workspace=workspace, **params)
+    if workspace:
+        results = results[:-1]
+    return [y if y.ndim == last else jnp.moveaxis(y, last, axis) for y in results]
 
 
 def call_with_terms(

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from . import _canonicalize, _choice, _native
+from ._reference import dtype_of_rows
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,6 +81,8 @@ def plan(
         raise ValueError(f"plan takes a single axis, got {axis}; reshape several into one")
     dtype = _named(dtype)
     output_dtype = dtype if output_dtype is None else _named(output_dtype)
+    if op == "logsumexp":
+        output_dtype = dtype_of_rows(dtype, output_dtype)
     batch_invariant = _canonicalize.three_state(batch_invariant)
     name, limits = _resolve(device)
     platform = "cpu" if limits == "cpu" else "cuda"

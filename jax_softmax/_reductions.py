@@ -1,8 +1,10 @@
 """The primitives with one value per row: logsumexp along `axis`, and its derivatives.
 
-`logsumexp_p` takes x[..., n, ...] to rows[...]. Its JVP rule binds a second primitive,
-`sum(exp(x - lse) * t)`, whose transpose is a third, `exp(x - lse) * g`. So only x and the rows are
-saved, every mode and nesting works, and reverse mode reduces nothing.
+`logsumexp_p` takes x[..., n, ...] to rows[...], `logsumexp_parts_p` to the two terms of these, the
+largest element and the logarithm of `sum(exp(x - largest))`. Of their sum, rounded, the softmax of
+a row far from 0 would have few digits or none. The JVP rules of both bind a third primitive,
+`sum(p * t)` with `p = exp(x - largest - log_sum)`, whose transpose is a fourth, `p * g`. So only x
+and the rows are saved, every mode and nesting works, and reverse mode reduces nothing.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,27 +23,39 @@ from ._primitives import RESIDUAL, batch_to, vary_alike
 
 
 def _primitive(
-    name: str, reference: Callable[..., jax.Array], *, reduces: bool, register: Callable[..., None]
+    name: str,
+    reference: Callable[..., Any],
+    *,
+    reduces: bool,
+    register: Callable[..., None],
+    values: int = 1,
 ) -> Primitive:
-    """A primitive of x and of operands like x or like its rows, to a result like either."""
+    """A primitive of x and of operands like x or like its rows, to a result like either.
+
+    Or to so many `values`, each such a result.
+    """
     primitive = Primitive(name)
+    primitive.multiple_results = values > 1
     primitive.def_impl(partial(xla.apply_primitive, primitive))
-    primitive.def_abstract_eval(partial(_abstract_eval, reduces=reduces))
+    primitive.def_abstract_eval(partial(_abstract_eval, reduces=reduces, values=values))
     batching.primitive_batchers[primitive] = partial(_batch, primitive, reduces)
     register(primitive, reference)
     return primitive
 
 
 def _abstract_eval(
-    x: Any, *others: Any, axis: int, dtype: Any, reduces: bool, **request: Any
+    x: Any, *others: Any, axis: int, dtype: Any, reduces: bool, values: int, **request: Any
 ) -> Any:
     del request
     assert 0 <= axis < x.ndim
     rows = (*x.shape[:axis], *x.shape[axis + 1 :])
     assert all(o.shape in (x.shape, rows) for o in others)
+    # Of logsumexp: see `_reference.dtype_of_rows`.
+    assert others or jnp.dtype(dtype).itemsize >= x.dtype.itemsize
     # Not ShapedArray(shape, dtype), which would drop the explicit sharding and the varying axes.
     result = _lowering.without_axis(x, axis) if reduces else x
-    return result.update(dtype=dtype, weak_type=False)
+    result = result.update(dtype=dtype, weak_type=False)
+    return result if values == 1 else [result] * values
 
 
 def _batch(
@@ -52,9 +66,11 @@ def _batch(
     *,
     axis: int,
     **request: Any,
-) -> tuple[jax.Array, int]:
+) -> tuple[Any, Any]:
     aligned, axis, at, at_rows = align_batch(operands, dims, axis)
-    return _bind(primitive, *aligned, axis=axis, **request), at_rows if reduces else at
+    result = _bind(primitive, *aligned, axis=axis, **request)
+    at = at_rows if reduces else at
+    return (result, [at] * len(result)) if primitive.multiple_results else (result, at)
 
 
 def align_batch(
@@ -100,7 +116,7 @@ def align(first: jax.Array, *others: jax.Array, axis: int) -> list[jax.Array]:
     return aligned
 
 
-def _bind(primitive: Primitive, *operands: jax.Array, axis: int, **request: Any) -> jax.Array:
+def _bind(primitive: Primitive, *operands: jax.Array, axis: int, **request: Any) -> Any:
     return primitive.bind(*align(*operands, axis=axis), axis=axis, **request)
 
 
@@ -109,27 +125,36 @@ def _jvp(primals: Sequence[jax.Array], tangents: Sequence[Any], **params: Any) -
     (x,), (t,) = primals, tangents
     x, dtype = _reference.as_stored(x), params["dtype"]
     params |= {"dtype": _reference.compute_dtype(x.dtype, dtype)}
-    lse = checkpoint_name(logsumexp_p.bind(x, **params), RESIDUAL)
-    dlse = _bind(logsumexp_tangent_p, x, lse, ad.instantiate_zeros(t), **params)
-    return lse.astype(dtype), dlse.astype(dtype)
+    (largest, log_sum), (_, d) = _parts_jvp((x,), (t,), **params)
+    return (largest + log_sum).astype(dtype), d.astype(dtype)
+
+
+def _parts_jvp(primals: Sequence[jax.Array], tangents: Sequence[Any], **params: Any) -> Any:
+    """All of the derivative is the second term's: the first one is a constant in the other."""
+    (x,), (t,) = primals, tangents
+    parts = [checkpoint_name(v, RESIDUAL) for v in logsumexp_parts_p.bind(x, **params)]
+    d = _bind(logsumexp_tangent_p, x, *parts, ad.instantiate_zeros(t), **params)
+    return parts, [ad.Zero(jax.typeof(parts[0]).to_tangent_aval()), d]
 
 
 def _tangent_jvp(primals: Sequence[jax.Array], tangents: Sequence[Any], **params: Any) -> Any:
     """`sum(p * t)` to `sum(p * (dt + (dx - dlse) * t))`: the same primitive."""
-    (x, lse, t), (dx, dlse, dt) = primals, map(ad.instantiate_zeros, tangents)
+    (x, *parts, t), (dx, *dparts, dt) = primals, map(ad.instantiate_zeros, tangents)
     wide = _reference.compute_dtype(x.dtype, t.dtype, params["dtype"])
-    d = _d_exponent(dx, dlse, params["axis"], wide)
-    out = _bind(logsumexp_tangent_p, x, lse, t, **params)
-    return out, _bind(logsumexp_tangent_p, x, lse, dt.astype(wide) + d * t.astype(wide), **params)
+    d = _d_exponent(dx, dparts, params["axis"], wide) * t.astype(wide)
+    out, moved = (
+        _bind(logsumexp_tangent_p, x, *parts, t, **params) for t in (t, dt.astype(wide) + d)
+    )
+    return out, moved
 
 
 def _cotangent_jvp(primals: Sequence[jax.Array], tangents: Sequence[Any], **params: Any) -> Any:
     """`p * g` to `p * dg + p * g * (dx - dlse)`."""
-    (x, lse, g), (dx, dlse, dg) = primals, map(ad.instantiate_zeros, tangents)
+    (x, *parts, g), (dx, *dparts, dg) = primals, map(ad.instantiate_zeros, tangents)
     wide = _reference.compute_dtype(x.dtype, g.dtype, params["dtype"])
-    d = _d_exponent(dx, dlse, params["axis"], wide)
+    d = _d_exponent(dx, dparts, params["axis"], wide)
     out, in_g = (
-        _bind(logsumexp_cotangent_p, x, lse, g, **params | {"dtype": wide}) for g in (g, dg)
+        _bind(logsumexp_cotangent_p, x, *parts, g, **params | {"dtype": wide}) for g in (g, dg)
     )
     return out.astype(params["dtype"]), (in_g + out * d).astype(params["dtype"])
 
@@ -141,27 +166,29 @@ def _gradient_jvp(primals: Sequence[jax.Array], tangents: Sequence[Any], **param
     moved = [ad.instantiate_zeros(t) for t in tangents[:-1]]
 
     def reference(*values: jax.Array) -> jax.Array:
-        x, lse, factor, everywhere, at_label = values
+        x, shift, factor, everywhere, at_label = values
         # 0 times the derivative at NaN, which such a row may hold, would be NaN.
         x = jnp.where(jnp.expand_dims(ignored, params["axis"]), 0, x)
-        operands = (x, jnp.where(ignored, 0, lse), factor, everywhere, at_label, labels)
+        operands = (x, jnp.where(ignored, 0, shift), factor, everywhere, at_label, labels)
         return _reference.cross_entropy_gradient(*operands, **params)
 
     out = cross_entropy_gradient_p.bind(*primals, **params)
     return out, jax.jvp(reference, tuple(primals[:-1]), tuple(moved))[1]
 
 
-def _d_exponent(dx: jax.Array, dlse: jax.Array, axis: int, wide: Any) -> jax.Array:
-    return dx.astype(wide) - jnp.expand_dims(dlse.astype(wide), axis)
+def _d_exponent(dx: jax.Array, dparts: Sequence[jax.Array], axis: int, wide: Any) -> jax.Array:
+    dlargest, dlog_sum = (d.astype(wide) for d in dparts)
+    return dx.astype(wide) - jnp.expand_dims(dlargest + dlog_sum, axis)
 
 
 def _transpose_to(primitive: Primitive) -> Callable[..., Any]:
-    def rule(g: Any, x: jax.Array, lse: jax.Array, t: Any, **params: Any) -> tuple[None, None, Any]:
-        assert ad.is_undefined_primal(t)
-        assert not ad.is_undefined_primal(x) and not ad.is_undefined_primal(lse)
+    def rule(g: Any, *operands: Any, **params: Any) -> tuple[Any, ...]:
+        *residuals, t = operands
+        assert ad.is_undefined_primal(t) and not any(map(ad.is_undefined_primal, residuals))
+        nothing = [None] * len(residuals)
         if type(g) is ad.Zero:
-            return None, None, ad.Zero(t.aval)
-        return None, None, _bind(primitive, x, lse, g, **params | {"dtype": t.aval.dtype})
+            return *nothing, ad.Zero(t.aval)
+        return *nothing, _bind(primitive, *residuals, g, **params | {"dtype": t.aval.dtype})
 
     return rule
 
@@ -169,6 +196,13 @@ def _transpose_to(primitive: Primitive) -> Callable[..., Any]:
 _register_reducing = partial(_lowering.register, per_row=True)
 logsumexp_p = _primitive(
     "logsumexp", _reference.logsumexp, reduces=True, register=_register_reducing
+)
+logsumexp_parts_p = _primitive(
+    "logsumexp_parts",
+    _reference.logsumexp_parts,
+    reduces=True,
+    register=partial(_register_reducing, op="logsumexp", values=2),
+    values=2,
 )
 logsumexp_tangent_p = _primitive(
     "logsumexp_tangent", _reference.logsumexp_tangent, reduces=True, register=_register_reducing
@@ -186,6 +220,7 @@ cross_entropy_gradient_p = _primitive(
     register=_lowering.register_map,
 )
 ad.primitive_jvps[logsumexp_p] = _jvp
+ad.primitive_jvps[logsumexp_parts_p] = _parts_jvp
 ad.primitive_jvps[logsumexp_tangent_p] = _tangent_jvp
 ad.primitive_jvps[logsumexp_cotangent_p] = _cotangent_jvp
 ad.primitive_jvps[cross_entropy_gradient_p] = _gradient_jvp
@@ -193,18 +228,24 @@ ad.primitive_transposes[logsumexp_tangent_p] = _transpose_to(logsumexp_cotangent
 ad.primitive_transposes[logsumexp_cotangent_p] = _transpose_to(logsumexp_tangent_p)
 
 
-def bind_logsumexp(
-    x: jax.Array,
-    axis: int,
-    dtype: Any,
-    backend: str | None = None,
-    batch_invariant: bool | None = None,
+# As `implementation=None` has it.
+AUTO = {"backend": None, "batch_invariant": None, "strategy": "auto"}
+
+
+def bind_logsumexp(x: jax.Array, axis: int, dtype: Any) -> jax.Array:
+    return logsumexp_p.bind(x, axis=axis, dtype=dtype, **AUTO)
+
+
+def bind_logsumexp_parts(
+    x: jax.Array, axis: int, dtype: Any, **request: Any
+) -> tuple[jax.Array, jax.Array]:
+    """In `dtype`, what is computed in: the largest elements, and the logarithms of the sums."""
+    largest, log_sum = logsumexp_parts_p.bind(x, axis=axis, dtype=dtype, **AUTO | request)
+    return largest, log_sum
+
+
+def bind_logsumexp_tangent(
+    x: jax.Array, largest: jax.Array, log_sum: jax.Array, t: jax.Array, axis: int
 ) -> jax.Array:
-    """The primitive, by default as `implementation=None` has it."""
-    params = {"axis": axis, "dtype": dtype, "batch_invariant": batch_invariant}
-    return logsumexp_p.bind(x, **params, backend=backend, strategy="auto")
-
-
-def bind_logsumexp_tangent(x: jax.Array, lse: jax.Array, t: jax.Array, axis: int) -> jax.Array:
-    params = {"axis": axis, "dtype": lse.dtype, "batch_invariant": None, "backend": None}
-    return _bind(logsumexp_tangent_p, x, lse, t, **params, strategy="auto")
+    params = {"axis": axis, "dtype": log_sum.dtype, **AUTO}
+    return _bind(logsumexp_tangent_p, x, largest, log_sum, t, **params)

@@ -39,6 +39,11 @@ def compute_dtype(*dtypes: Any) -> Any:
     return max((float32 if d.itemsize < 4 else d for d in dtypes), key=lambda d: d.itemsize)
 
 
+def dtype_of_rows(dtype: Any, output_dtype: Any) -> Any:
+    """What kernels give one value for each row in, which what reads it rounds to another dtype."""
+    return dtype if dtype == output_dtype else compute_dtype(dtype, output_dtype)
+
+
 def is_sharded(x: Any, axis: int) -> bool:
     """Whether an explicit mesh shards that axis of the abstract value."""
     names = x.sharding.spec[axis]
@@ -172,9 +177,18 @@ def row_pairs(x: jax.Array, *, log_sums: bool) -> tuple[jax.Array, jax.Array]:
     return jnp.max(x, -1, initial=-jnp.inf), jnp.squeeze(second, -1)
 
 
-@_in_compute_dtype
-def logsumexp(x: jax.Array, *, axis: int, one_by_one: bool = False) -> jax.Array:
-    """Written so that XLA:GPU makes as few kernels of it as it can, one for a few columns.
+def logsumexp(x: jax.Array, *, axis: int, dtype: Any, one_by_one: bool = False) -> jax.Array:
+    wide = compute_dtype(x.dtype, dtype)
+    largest, log_sum = logsumexp_parts(x, axis=axis, dtype=wide, one_by_one=one_by_one)
+    return (largest + log_sum).astype(dtype)
+
+
+def logsumexp_parts(
+    x: jax.Array, *, axis: int, dtype: Any, one_by_one: bool = False
+) -> tuple[jax.Array, jax.Array]:
+    """The largest elements, which are clipped to what is finite, and the logarithms of the sums.
+
+    Written so that XLA:GPU makes as few kernels of it as it can, one for a few columns.
 
     With `one_by_one`, for an axis that no devices share, these are no reductions, which would be
     kernels of their own: 125,595 rows of 4 columns take 1.7 us in place of 4.2, [8000, 2, 1024] in
@@ -182,7 +196,8 @@ def logsumexp(x: jax.Array, *, axis: int, one_by_one: bool = False) -> jax.Array
     finite, [192, 4096, 5] in float16 takes 21 us, not 9, and other shapes 0.98 to 1.03 times as
     long (H200, 2026-11: benchmarks/results/h200-few-columns.json).
     """
-    columns, largest = x.shape[axis], jnp.finfo(x.dtype).max
+    x = x.astype(dtype)
+    columns, largest = x.shape[axis], jnp.finfo(dtype).max
     if one_by_one and isinstance(columns, int) and 0 < columns <= FEW_COLUMNS:
         each = [jax.lax.index_in_dim(x, i, axis) for i in range(columns)]
         # Where it is infinite, the sum is, or is 0.
@@ -191,7 +206,7 @@ def logsumexp(x: jax.Array, *, axis: int, one_by_one: bool = False) -> jax.Array
     else:
         shift = jnp.clip(jnp.max(x, axis, keepdims=True, initial=-jnp.inf), -largest, largest)
         total = jnp.sum(jnp.exp(x - shift), axis, keepdims=True)
-    return jnp.squeeze(shift + jnp.log(total), axis)
+    return jnp.squeeze(shift, axis), jnp.squeeze(jnp.log(total), axis)
 
 
 def softmax_tangent(
@@ -400,13 +415,20 @@ def _cotangent_at_logits(x: jax.Array, g: jax.Array, *, axis: int, softmax: bool
 
 
 @_in_compute_dtype
-def logsumexp_tangent(x: jax.Array, lse: jax.Array, t: jax.Array, *, axis: int) -> jax.Array:
-    return jnp.sum(jnp.exp(x - jnp.expand_dims(lse, axis)) * t, axis)
+def logsumexp_tangent(
+    x: jax.Array, largest: jax.Array, log_sum: jax.Array, t: jax.Array, *, axis: int
+) -> jax.Array:
+    return jnp.sum(softmax_of_parts(x, largest, log_sum, axis) * t, axis)
+
+
+def softmax_of_parts(x: jax.Array, largest: jax.Array, log_sum: jax.Array, axis: int) -> jax.Array:
+    """The softmax of `x` along `axis`, by logsumexp's terms."""
+    return jnp.exp(x - jnp.expand_dims(largest, axis) - jnp.expand_dims(log_sum, axis))
 
 
 def cross_entropy_gradient(
     x: jax.Array,
-    lse: jax.Array,
+    shift: jax.Array,
     factor: jax.Array,
     everywhere: jax.Array,
     at_label: jax.Array,
@@ -415,16 +437,16 @@ def cross_entropy_gradient(
     axis: int,
     dtype: Any,
 ) -> jax.Array:
-    """`exp(x - lse) * factor + everywhere`, and `at_label` more in the label's column.
+    """`exp(x - shift) * factor + everywhere`, and `at_label` more in the label's column.
 
     All but `x` have a value for each row. A label of `NO_GRADIENT` makes the whole row 0, another
     one out of range counts nowhere.
     """
-    wide = lse.dtype
-    labels, lse, factor, everywhere, at_label = (
-        jnp.expand_dims(v, axis) for v in (labels, lse, factor, everywhere, at_label)
+    wide = shift.dtype
+    labels, shift, factor, everywhere, at_label = (
+        jnp.expand_dims(v, axis) for v in (labels, shift, factor, everywhere, at_label)
     )
-    d = jnp.exp(x.astype(wide) - lse) * factor + everywhere
+    d = jnp.exp(x.astype(wide) - shift) * factor + everywhere
     d = d + jnp.where(columns(x, axis, labels.dtype) == labels, at_label, 0)
     return jnp.where(labels == NO_GRADIENT, 0, d).astype(dtype)
 
@@ -439,5 +461,7 @@ def columns(x: jax.Array, axis: int, dtype: Any) -> jax.Array:
 
 
 @_in_compute_dtype
-def logsumexp_cotangent(x: jax.Array, lse: jax.Array, g: jax.Array, *, axis: int) -> jax.Array:
-    return jnp.exp(x - jnp.expand_dims(lse, axis)) * jnp.expand_dims(g, axis)
+def logsumexp_cotangent(
+    x: jax.Array, largest: jax.Array, log_sum: jax.Array, g: jax.Array, *, axis: int
+) -> jax.Array:
+    return softmax_of_parts(x, largest, log_sum, axis) * jnp.expand_dims(g, axis)

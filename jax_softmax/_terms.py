@@ -28,7 +28,7 @@ from ._primitives import (
     softmax_p,
     softmax_tangent_p,
 )
-from ._reductions import align, bind_logsumexp
+from ._reductions import align, bind_logsumexp_parts
 from ._reference import kept
 
 # The terms that are operands, in their order, by the letters that the handler knows them by.
@@ -157,9 +157,10 @@ def _log_of_rest(z: jax.Array, sink: jax.Array, axis: int, request: dict[str, An
     """
     backend = "xla" if request["backend"] == "xla" else None
     wide = _reference.compute_dtype(z.dtype)
-    lse = bind_logsumexp(z, axis, wide, backend, request["batch_invariant"])
-    lse = jnp.expand_dims(lse, axis)
-    return jax.nn.log_sigmoid(lse - sink.astype(lse.dtype))
+    request = {"backend": backend, "batch_invariant": request["batch_invariant"]}
+    parts = bind_logsumexp_parts(z, axis, wide, **request)
+    largest, log_sum = (jnp.expand_dims(part, axis) for part in parts)
+    return jax.nn.log_sigmoid(largest - sink.astype(wide) + log_sum)
 
 
 def _jvp(

@@ -60,14 +60,14 @@ def bind(
 ):
     """One primitive, derivatives included, which public functions reach only through autodiff."""
     params = _canonicalize.request(
-        op,
+        op.removesuffix("_parts"),
         operands[0],
         axis=axis,
         dtype=jnp.dtype(operands[0].dtype if dtype is None else dtype),
         implementation=implementation,
         batch_invariant=batch_invariant,
     )
-    home = _reductions if op == "logsumexp" else _primitives
+    home = _reductions if op.startswith("logsumexp") else _primitives
     return getattr(home, f"{op}_p").bind(*operands, **params)
 
 

@@ -37,10 +37,10 @@ def _without_top(d, axis):
 
 def logsumexp(x, axis):
     top = np.max(x, axis, initial=-np.inf)
-    return np.where(np.isfinite(top), top + _log_sum(x, axis), top)
+    return np.where(np.isfinite(top), top + log_sum(x, axis), top)
 
 
-def _log_sum(x, axis):
+def log_sum(x, axis):
     """log(sum(exp(x - max))); NaN where the maximum is not finite."""
     if x.shape[axis] == 0:
         return np.full(np.delete(x.shape, axis), np.nan)
@@ -139,7 +139,7 @@ def _allowed(op, want, operands, axis, dtype, flat):
         # A maximum plus a logarithm: where they cancel, the larger one's digits are what is left;
         # and the logarithm is one of a number of at least 1.
         compute = np.dtype(np.float32 if dtype.itemsize < 8 else np.float64)
-        largest = np.maximum(np.maximum(abs(want), _log_sum(operands[0], axis)), 1)
+        largest = np.maximum(np.maximum(abs(want), log_sum(operands[0], axis)), 1)
         lost = 4 * ulp(largest, compute)
         return lost if dtype == compute else ulp(want, dtype) + lost
     ulps = tolerance.ulps

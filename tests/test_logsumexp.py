@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from _cases import rows
 from _support import compiled, operations, precision
-from _truth import DTYPES, ulp, wide
+from _truth import DTYPES, softmax, ulp, wide
 from jax import export
 from jax.test_util import check_grads
 
@@ -18,7 +18,7 @@ from jax_softmax import _primitives, _reductions, _reference, logsumexp
 pytestmark = pytest.mark.usefixtures("backend")
 AXES = [-1, 0, 1, (0, 2), (2, 0), None, ()]
 MASKS = [(3, 4, 5), (5,), (4, 1), (3, 1, 1), ()]
-REDUCTIONS = ("reduce_", "logsumexp[", "logsumexp_tangent")
+REDUCTIONS = ("reduce_", "logsumexp[", "logsumexp_parts", "logsumexp_tangent")
 
 
 def randn(*shape, seed=0):
@@ -153,10 +153,25 @@ def test_rows_masked_as_a_whole():
     np.testing.assert_array_equal(vjp(jnp.ones(2))[0], 0)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_derivatives_of_rows_far_from_zero(dtype):
+    offset = np.array([-1e4, 1e6, -1e9, 3e38], np.float32)[:, None]
+    x = (jnp.asarray(randn(4, 1000)) + offset).astype(dtype)
+    t = jnp.asarray(randn(4, 1000, seed=1), dtype)
+    f = functools.partial(logsumexp, dtype=np.float32)
+    gradient, hvp = jax.jvp(jax.grad(lambda x: f(x).sum()), (x,), (t,))
+    p = softmax(wide(x), -1)
+    mean = np.sum(p * wide(t), -1, keepdims=True)
+    eps = float(jnp.finfo(dtype).eps)
+    np.testing.assert_allclose(wide(gradient), p, rtol=max(eps, 1e-6))
+    np.testing.assert_allclose(jax.jvp(f, (x,), (t,))[1], mean[:, 0], rtol=2e-6, atol=1e-6)
+    np.testing.assert_allclose(wide(hvp), p * (wide(t) - mean), rtol=4 * eps, atol=1e-8 + eps / 500)
+
+
 def test_16_bits_are_computed_in_float32():
     x = jnp.zeros(2**17, jnp.float16)  # their sum is past float16's largest number
     assert logsumexp(x) == np.float16(np.log(2**17))
-    gradient = jax.grad(logsumexp)(jnp.full(8, 300, jnp.bfloat16))  # the residual has more digits
+    gradient = jax.grad(logsumexp)(jnp.full(8, 300, jnp.bfloat16))  # the residuals have more digits
     np.testing.assert_array_equal(gradient.astype(np.float32), 0.125)
 
 
@@ -290,9 +305,10 @@ BATCHED = [b for b in itertools.product([False, True], repeat=3) if any(b)]
 @pytest.mark.parametrize("batched", BATCHED, ids=str)
 @pytest.mark.parametrize("name", ["logsumexp_tangent", "logsumexp_cotangent"])
 def test_vmap_over_some_operands(name, batched, axis):
-    """Of x, of the rows' logsumexp, and of the tangent or cotangent."""
+    """Of x, of its rows' largest elements, and of the tangent or cotangent."""
     x, row = (3, 4), ((4,), (3,))[axis]
     shapes = x, row, x if name == "logsumexp_tangent" else row
+    log_sum = jnp.asarray(randn(*row, seed=3))
     operands = [
         jnp.asarray(randn(*((5, *shape) if b else shape), seed=seed))
         for seed, (b, shape) in enumerate(zip(batched, shapes, strict=True))
@@ -300,8 +316,8 @@ def test_vmap_over_some_operands(name, batched, axis):
     params = {"axis": axis, "dtype": np.dtype("float32"), "backend": None, "strategy": "auto"}
     primitive = getattr(_reductions, f"{name}_p")
 
-    def f(*operands):
-        return primitive.bind(*operands, batch_invariant=None, **params)
+    def f(x, largest, t):
+        return primitive.bind(x, largest, log_sum, t, batch_invariant=None, **params)
 
     def with_batch(choose):
         return [choose(x) if b else x for x, b in zip(operands, batched, strict=True)]
@@ -314,11 +330,11 @@ def test_vmap_over_some_operands(name, batched, axis):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_reverse_mode_keeps_x_and_one_value_per_row_and_reduces_nothing(dtype):
+def test_reverse_mode_keeps_x_and_two_values_per_row_and_reduces_nothing(dtype):
     x = jnp.asarray(randn(8, 100), dtype)
     y, vjp = jax.vjp(logsumexp, x)
     kept = sorted((r.shape, str(r.dtype)) for r in jax.tree.leaves(vjp) if r.size > 1)
-    assert kept == [((8,), "float32"), ((8, 100), dtype)]
+    assert kept == [*[((8,), "float32")] * 2, ((8, 100), dtype)]
     backward = str(jax.make_jaxpr(vjp)(y))
     assert "logsumexp_cotangent" in backward
     assert not any(word in backward for word in REDUCTIONS)
@@ -335,7 +351,7 @@ def test_checkpoint_keeps_the_rows(capsys):
     saved = [
         line for line in capsys.readouterr().out.splitlines() if "from the argument" not in line
     ]
-    assert len(saved) == 1 and "f32[8]" in saved[0] and "jax_softmax" in saved[0]
+    assert len(saved) == 2 and all("f32[8]" in s and "jax_softmax" in s for s in saved)
 
 
 def test_scan():
@@ -351,8 +367,9 @@ def test_scan():
 def test_export_with_a_symbolic_batch(backend):
     symbolic = jax.ShapeDtypeStruct(export.symbolic_shape("b, c"), np.float32)
     f, reference = both(axis=-1)
-    call = export.DisabledSafetyCheck.custom_call("jax_softmax.logsumexp.v4")
-    made = export.export(jax.jit(f), platforms=[backend], disabled_checks=[call])(symbolic)
+    names = "jax_softmax.logsumexp.v4", "jax_softmax.logsumexp_parts.v4"
+    calls = [export.DisabledSafetyCheck.custom_call(name) for name in names]
+    made = export.export(jax.jit(f), platforms=[backend], disabled_checks=calls)(symbolic)
     loaded = export.deserialize(made.serialize(vjp_order=1))
     for shape in ((3, 7), (1, 4)):
         x = jnp.asarray(randn(*shape))

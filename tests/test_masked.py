@@ -155,6 +155,23 @@ def test_a_row_of_minus_infinity_is_its_sink_s(dtype, columns, backend):
                     np.testing.assert_array_equal(got.astype(np.float64), want)
 
 
+@pytest.mark.parametrize("offset", [1e4, -1e8])
+def test_a_sinks_gradient_far_from_zero(offset):
+    rng = np.random.default_rng(0)
+    x = np.asarray(offset + 3 * rng.standard_normal((4, 1000)), np.float32)
+    sink, weights = np.float32(offset + 8), rng.standard_normal(1000)
+
+    def total(f, x, sink):
+        return jnp.sum(f(x, sink=sink) * weights.astype(x.dtype))
+
+    got = jax.grad(functools.partial(total, masked_softmax), (0, 1))(x, sink)
+    with jax.enable_x64(True):
+        wide = x.astype(np.float64), np.float64(sink)
+        want = jax.device_get(jax.grad(functools.partial(total, naive), (0, 1))(*wide))
+    for g, w in zip(got, want, strict=True):
+        np.testing.assert_allclose(g, w, rtol=1e-4, atol=1e-6 * np.max(abs(w)))
+
+
 @pytest.mark.parametrize("axis", [0, 1, 2, -1])
 def test_any_axis(axis):
     given = arrays(dtype=np.float32)

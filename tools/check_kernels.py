@@ -81,6 +81,15 @@ def type_pairs() -> list[tuple[str, str]]:
     return re.findall(r"JS_PAIR\((\w+), (\w+), context\)", header)
 
 
+def without_kernels() -> int:
+    """How many pairs of types ops with one value for each row have no kernels for."""
+    per_row = re.findall(
+        r"IsPerRow\(OpKind op\) { return op == OpKind::k(\w+); }",
+        (ROOT / "cuda/ops/list.h").read_text(),
+    )
+    return len(per_row) * sum(BYTES[out] < BYTES[dtype] for dtype, out in type_pairs())
+
+
 def register_table(kernels: list[Kernel]) -> str:
     """The rows of kBlockRegisters: block kernels with full vectors, rows being these or not."""
     full = max(k.parameters[0] for k in kernels if k.strategy == "Block" and k.dtype == "BF16")
@@ -112,7 +121,7 @@ def main() -> None:
     # Others, as RowPairs, are no op of their own.
     structs = {op for _, op in ops()}
     reported = {(k.op, k.dtype, k.out) for k in kernels if k.op in structs}
-    if len(reported) != len(ops()) * len(type_pairs()):
+    if len(reported) != len(ops()) * len(type_pairs()) - without_kernels():
         raise SystemExit("the log does not report on every op and dtypes: build from scratch")
     # float64 is left out: its exponential is a function call that saves registers on the stack.
     spilling = [k for k in kernels if k.spilled and k.dtype != "F64"]

@@ -4,6 +4,8 @@
 #include <array>
 #include <string_view>
 
+#include "../types.h"
+
 // clang-format off
 #define JS_FOR_EACH_OP(JS_OP) \
   JS_OP(softmax, Softmax, 1) \
@@ -41,6 +43,10 @@ constexpr bool FinishesFromTerms(OpKind op) {
   return op == OpKind::kSoftmax || op == OpKind::kMaskedSoftmax;
 }
 constexpr bool IsPerRow(OpKind op) { return op == OpKind::kLogSumExp; }
+// Whether the op has kernels for these types. What reads a row's one value may as well round it.
+constexpr bool HasKernels(OpKind op, TypePair types) {
+  return IndexOf(types) && !(IsPerRow(op) && SizeOf(types.out) < SizeOf(types.in));
+}
 // Whether a handler on a GPU takes a number that logits of at most 32 bits are multiplied with,
 // where results have their type.
 constexpr bool ScalesLogits(OpKind op) {

@@ -1,4 +1,4 @@
-// max + log(sum(exp(x - max))): one value for each row.
+// max + log(sum(exp(x - max))): one value for each row, or its two terms.
 #pragma once
 
 #include <limits>
@@ -29,10 +29,15 @@ struct LogSumExp : Softmax<typename M::ForLogSums, AsTheyLie<typename M::ForLogS
     sum.Scale(from.value == First{}.value ? T{} + 1 : factor);
   }
 
-  using Row = T;
+  typename Math::Scalar* seconds = nullptr;  // where the second terms go, if these are wanted
+
+  struct Row {
+    T pivot, log_sum;
+    JS_HD T Whole() const { return pivot + log_sum; }
+  };
   JS_HD Row Close(First max, Second sum) const {
     const T pivot = Pivot(max);
-    return pivot + Math::LogOfSum(Math::Unshifted(sum.Value(), pivot));
+    return {pivot, Math::LogOfSum(Math::Unshifted(sum.Value(), pivot))};
   }
 };
 

@@ -25,7 +25,7 @@ struct RowPairs : LogSoftmax<M, AsTheyLie<M>> {
   }
 
   struct Row {
-    T max, second;
+    T pivot, second;
   };
   JS_HD Row Close(First max, Second sum) const {
     const auto row = Base::Close(max, sum);

@@ -153,7 +153,7 @@ __global__ void __launch_bounds__(kBlockThreads.back())
   const Partial<Op> total = cache.Reduce(op, first, window.packs, edge, shared);
   const auto result = op.Close(total.first, total.second);
   if constexpr (kPerRow<Op>) {
-    if (threadIdx.x == 0) store.At(blockIdx.x, result);
+    if (threadIdx.x == 0) StoreOfRow(op, store, blockIdx.x, result);
   } else {
     for (int k = begin; k < window.packs; k += blockDim.x) {
       typename Op::T y[kVector];

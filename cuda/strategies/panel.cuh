@@ -154,7 +154,7 @@ __global__ void __launch_bounds__(kPanelThreads, PanelResident(sizeof(typename L
     if (slice > 0 || inner >= rows.inner) return;
     const int64_t row = outer * rows.inner + inner;
 #pragma unroll
-    for (int r = 0; r < kVector; ++r) store.At(row + r, result[r]);
+    for (int r = 0; r < kVector; ++r) StoreOfRow(op, store, row + r, result[r]);
   } else {
     const auto* from = own;
     int64_t offset = base;

@@ -63,7 +63,7 @@ __global__ void __launch_bounds__(kThreads,
       edge, [&](const auto& statistic) { return BlockReduce(statistic, scratch[turn++ & 1]); },
       [](bool vote) { return vote; });
   if constexpr (kPerRow<Op>) {
-    if (threadIdx.x == 0) store.At(row, result);
+    if (threadIdx.x == 0) StoreOfRow(op, store, row, result);
   }
 }
 

@@ -46,7 +46,7 @@ __global__ void __launch_bounds__(kSplitThreads)
     const Partial<Op> total = MergeParts<kSplitMostParts>(op, workspace + row * parts, parts);
     const auto result = op.Close(total.first, total.second);
     if constexpr (kPerRow<Op>) {
-      if (threadIdx.x == 0) store.At(row, result);
+      if (threadIdx.x == 0) StoreOfRow(op, store, row, result);
     } else {
       for (; k < slice.packs; k += kBatch * kSplitThreads) {
         if (k >= kBatch * kSplitThreads) fetch(k);
@@ -246,7 +246,7 @@ __global__ void __launch_bounds__(kSplitThreads, kSplitResident)
       if (index >= count || threadIdx.x % group > 0) continue;
       const auto result = op.Close(total.first, total.second);
       if constexpr (kPerRow<Op>) {
-        store.At(row, result);
+        StoreOfRow(op, store, row, result);
       } else {
         results[index] = result;
       }

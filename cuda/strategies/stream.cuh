@@ -17,18 +17,6 @@ template <typename Op>
 inline constexpr bool kFitsStreamScratch =
     kStreamThreads<Op> / kWarpLanes * sizeof(typename Op::First::Crossing) <= kScratchBytes / 2;
 
-// Stores the value of a row, or both.
-template <typename Op, typename Store>
-__device__ __forceinline__ void StoreOfRow(const Op& op, const Store& store, int64_t row,
-                                           const typename Op::Row& result) {
-  if constexpr (requires { op.seconds; }) {
-    store.At(row, result.max);
-    op.seconds[row] = result.second;
-  } else {
-    store.At(row, result);
-  }
-}
-
 template <typename Op, typename Load, typename Store, int kVector, bool kWhole>
 __global__ void __launch_bounds__(kStreamThreads<Op>,
                                   StreamBlocks(kStreamThreads<Op>, kTakesTerms<Op>))

@@ -60,7 +60,7 @@ __global__ void __launch_bounds__(kStridedThreads, 1)
 
     const auto result = CloseRow(op, of_row, total.first, total.second);
     if constexpr (kPerRow<Op>) {
-      if (slice == 0 && row < count) store.At(row, result);
+      if (slice == 0 && row < count) StoreOfRow(op, store, row, result);
     } else {
       for (int64_t c = slice; c < columns; c += slices * kStridedFold) {
         E e[kStridedFold];
@@ -167,7 +167,7 @@ __global__ void __launch_bounds__(kStridedThreads, kStridedResident)
       if (slice > 0 || columns == 0) continue;
       const int64_t row = own * kVector;
 #pragma unroll
-      for (int r = 0; r < kVector; ++r) store.At(row + r, result[r]);
+      for (int r = 0; r < kVector; ++r) StoreOfRow(op, store, row + r, result[r]);
     } else {
       for (int64_t c = slice; c < columns; c += slices * kFold) {
         E e[kVector][kFold];

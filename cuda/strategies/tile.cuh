@@ -128,7 +128,9 @@ __global__ void __launch_bounds__(kTileThreads)
         NoEdge{}, [](const auto& statistic) { return SpreadReduce<kLanes, kSpread>(statistic); },
         [](bool vote) { return __any_sync(0xffffffffu, vote); });
     if constexpr (kPerRow<Op>) {
-      if (lane == 0 && first_row + group < count) store.At(first_panel * inner + row, result);
+      if (lane == 0 && first_row + group < count) {
+        StoreOfRow(op, store, first_panel * inner + row, result);
+      }
     }
   }
   if constexpr (!kPerRow<Op>) {

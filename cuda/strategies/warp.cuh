@@ -65,7 +65,7 @@ __global__ void __launch_bounds__(
         NoEdge{}, [&](const auto& statistic) { return LaneGroupReduce(statistic, lanes); },
         [](bool vote) { return __any_sync(0xffffffffu, vote); });
     if constexpr (kPerRow<Op>) {
-      if (lane == 0 && row < rows.outer) store.At(row, result);
+      if (lane == 0 && row < rows.outer) StoreOfRow(op, store, row, result);
     }
   }
 }
