@@ -185,13 +185,14 @@ def chosen(mesh, name, dtype, columns) -> dict:
         return jax.value_and_grad(of_picked)
 
     wide = x.update(dtype="float32")
+    alone = compiled(between(default), x)
     labels = x.update(shape=(ROWS,), dtype="int32")
     picked, of_jax_nn = (compiled(loss(f), x, labels) for f in (default, getattr(jax.nn, name)))
     return {
         "picked": [count_calls(picked), count_calls(picked, f"{name}_.*?")],
         "kernels of picked": [kernels(picked), kernels(of_jax_nn)],
-        "forward": count_calls(compiled(between(default), x)),
-        "kernels": kernels(compiled(between(default), x)),
+        "forward": count_calls(alone),
+        "kernels": kernels(alone),
         "of jax.nn": kernels(compiled(between(getattr(jax.nn, name)), x)),
         "gradient": count_calls(compiled(gradient(default), x, x)),
         "weighted": count_calls(compiled(gradient(lambda x: 3 * default(x)), x, x)),
