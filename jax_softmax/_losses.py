@@ -114,7 +114,8 @@ def softmax_cross_entropy_with_integer_labels(
 
     Differentiable in both modes and to any order.
 
-    Source: the loss from a saved logsumexp is as in Liger-Kernel; `z_loss` as in PaLM.
+    Source: the loss from a saved logsumexp is as in Liger-Kernel, which saves no terms of it;
+      `z_loss` as in PaLM.
     """
     options = _canonicalize.loss_options(label_smoothing, z_loss, ignore_index)
     axis = _canonicalize.hashable(axis)

@@ -65,7 +65,8 @@ def plan(
       device: `"cpu"`, the name of a known GPU (`"H200"`, `"RTX 5090"`, `"A100"`, `"GTX 1080"`: none
         needs to be there), a `jax.Device`, or None for JAX's default device.
       strategy: `"auto"`, or the name of one to force, which takes the kernels.
-      output_dtype: the result's dtype, or None for `dtype`.
+      output_dtype: the result's dtype, or None for `dtype`. Of `"logsumexp"` kernels round to no
+        fewer bits than `dtype` has; what reads their values does.
       batch_invariant: as in `softmax`.
 
     Raises:

@@ -188,6 +188,8 @@ def logsumexp_parts(
 ) -> tuple[jax.Array, jax.Array]:
     """The largest elements, which are clipped to what is finite, and the logarithms of the sums.
 
+    Of a row of only -inf, or without columns, the first is any finite number (0 by kernels).
+
     Written so that XLA:GPU makes as few kernels of it as it can, one for a few columns.
 
     With `one_by_one`, for an axis that no devices share, these are no reductions, which would be

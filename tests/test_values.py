@@ -173,7 +173,9 @@ def test_the_terms_of_logsumexp(dtype, output_dtype, implementation):
     )
     for whole, (largest, second), (x,), axis in zip(wholes, parts, inputs, axes, strict=True):
         assert largest.dtype == second.dtype == output_dtype
-        np.testing.assert_array_equal(largest + second, whole)
+        # Of XLA's code these are two programs, which may add in another order.
+        ulps = 2 if implementation == "xla" else 0
+        np.testing.assert_array_max_ulp(largest + second, whole, maxulp=ulps)
         if x.shape[axis]:
             np.testing.assert_array_equal(largest, np.max(x, axis).astype(output_dtype))
             want = log_sum(wide(x), axis)
