@@ -44,8 +44,9 @@ ffi::Error Run(OpKind op, const Extras& extras, const PairsOfRows& pairs, cudaSt
     operands->problem.workspace_bytes = static_cast<int64_t>((*buffer)->size_bytes());
   }
 
+  const bool is_row_pairs = pairs.of != OpKind::kLogSumExp && SizeOf(operands->problem.dtype) == 2;
   const std::optional<Strategy> requested =
-      pairs.of != OpKind::kLogSumExp ? Strategy::kStream : StrategyNamed(strategy);
+      is_row_pairs ? Strategy::kStream : StrategyNamed(strategy);
   if (!requested) return Invalid(op, "no strategy is called '" + std::string(strategy) + "'");
   Device device;
   cudaError_t status = QueryDevice(ordinal, &device);
@@ -93,9 +94,11 @@ ffi::Error RunPairs(cudaStream_t stream, int32_t ordinal, ffi::RemainingArgs arg
   const auto first = args.get<ffi::AnyBuffer>(0);
   if (first.has_error()) return first.error();
   const std::optional<DataType> in = DataTypeOf(first->element_type());
-  const bool narrow = in && SizeOf(*in) == 2 && out->element_type() == ffi::DataType::F32;
-  if (!narrow || !AreAlike(out, seconds)) {
-    return Invalid(kOp, "has two values for each row of 16 bits, both in float32");
+  const bool known = in && (SizeOf(*in) == 2 || (*in == DataType::kF32 && log_sums));
+  if (!known || out->element_type() != ffi::DataType::F32 || !AreAlike(out, seconds)) {
+    return Invalid(kOp,
+                   "has two values for each row of 16 bits, or of float32 for log-softmax, "
+                   "both in float32");
   }
   const auto of = log_sums ? OpKind::kLogSoftmax : OpKind::kSoftmax;
   return Run(kOp, {}, {seconds->untyped_data(), of}, stream, ordinal, args, out, more, axis,

@@ -226,6 +226,7 @@ cudaError_t Run(const Call& call, cudaStream_t stream, int* resident) {
   }
   if constexpr (requires { op.seconds; }) {
     op.seconds = static_cast<typename Op::T*>(call.pairs.seconds);
+    op.of_log_softmax = call.pairs.of == OpKind::kLogSoftmax;
   }
   Load load;
   for (int i = 0; i < Op::kInputs; ++i) load.source[i] = static_cast<const In*>(call.inputs[i]);

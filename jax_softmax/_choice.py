@@ -46,6 +46,19 @@ class Longer(NamedTuple):
     rows: int
 
 
+class Read(NamedTuple):
+    """The fewest columns, by what is made of a result, of which XLA has two values for each row.
+
+    With its gradient, float32 log-softmax has 1.19 times jax.nn's speed so over 376 graphs, and had
+    1.11; 78 of them are over 2 % slower, and were 103 (benchmarks/results/h200-graph-pairs.json,
+    by the first of these numbers alone).
+    """
+
+    reduced: int  # where that is reduced
+    full: int  # the same of powers of two, which XLA pads nothing of
+    elements: int  # where it is not, and XLA's code made the result too
+
+
 class Fused(NamedTuple):
     """So many columns and elements or less: XLA's code, a launch of which is most of its time."""
 
@@ -153,6 +166,9 @@ class Rule(NamedTuple):
     # made of, take 1.1 to 1.8 times as long with a cast back, and without it 0.3 to 1.0 times
     # (benchmarks/results/h200-mixed-pairs.json).
     pairs: dict[str, Longer]
+    # Of what is differentiated, and read by code of XLA's alone: it is not written then, nor read
+    # again for the derivative.
+    pairs_read: dict[tuple[str, int], Read]
     terms_columns: int  # fewer are read one by one
     # Columns along another axis, where XLA's one kernel makes float32 logits with their bias and
     # ours take it from there: 0.6 to 1.0 of the time of XLA's code for all of it, with fewer or
@@ -289,6 +305,7 @@ RULES = {
         },
         widened_across={"log_softmax": 2**7, "softmax": 0},
         pairs={"softmax": Longer(14_000, 2**7), "log_softmax": Longer(ONE_KERNEL, 0)},
+        pairs_read={("log_softmax", 4): Read(reduced=5, full=2**8, elements=2**9)},
         terms_columns=32,
         biased=range(32, 2**9 + 1),
         long=2**15,
@@ -439,6 +456,37 @@ def _keeps_slabs(op: str, shape: tuple[int, ...], axis: int, dtype: Any, rule: S
         singly = size == 2 and inner % 2 == 1
         least = rule.odd_bytes if singly else rule.derivative_bytes[size]
     return slabs * slab >= (max(least, rule.wide_bytes[inputs]) if wide else least)
+
+
+def reads_pairs(
+    op: str,
+    shape: tuple[Any, ...],
+    axis: int,
+    dtype: Any,
+    output_dtype: Any,
+    platform: str,
+    *,
+    reduced: bool,
+    by_kernel: bool,
+) -> bool:
+    """Whether a kernel makes two values of each row where XLA has what reads `op` in its own code.
+
+    Nothing that makes the operand is; there is a derivative, which is XLA's then. `reduced` says
+    that what reads the result reduces it, or what is made of it, `by_kernel` that a kernel wrote
+    it.
+    """
+    rule = RULES.get(platform)
+    if rule is None or not all(isinstance(d, int) for d in shape) or dtype != output_dtype:
+        return False
+    columns, rows = shape[axis], math.prod(shape[:axis])
+    if math.prod(shape[axis + 1 :]) != 1 or columns == 0 or rows * columns <= rule.elements:
+        return False
+    read = rule.pairs_read.get((op, dtype.itemsize))
+    if read is None or rows <= columns // rule.split_columns:  # one block has each
+        return False
+    if not reduced and not by_kernel:
+        return columns >= read.elements
+    return columns >= (read.full if filled(columns) == 1 else read.reduced)
 
 
 def choose(

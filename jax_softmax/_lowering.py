@@ -24,7 +24,18 @@ from ._casts import (
     rounded,
     was_narrow,
 )
-from ._neighbours import is_fused, is_of_product, is_scaled, is_scattered, logits_within
+from ._neighbours import (
+    how_read,
+    is_call,
+    is_fused,
+    is_of_pairs,
+    is_of_product,
+    is_scaled,
+    is_scattered,
+    logits_of_log_softmax,
+    logits_within,
+    of_pairs,
+)
 from ._operations import is_made_of
 from ._reference import (
     FEWEST_OF_PARTS,
@@ -134,6 +145,8 @@ def register_seeing(
         functions = ctx.module_context.symbol_table
         request = {"here": here, "alone": alone} | params
         if primitive.name in DERIVATIVES:
+            if is_of_pairs(operands[0], functions):
+                return Seen("of pairs"), []
             if decide(avals, **request) != "xla" or not any(map(was_narrow, operands[:2])):
                 if here not in _choice.RULES:
                     return Seen(), []
@@ -163,6 +176,8 @@ def register_seeing(
         return _look_at_logits(ctx, primitive.name, operand, **request)
 
     def lower(ctx: Any, *operands: Any, **params: Any) -> Any:
+        if primitive.name in OF_OPERAND:
+            operands = _made_of_pairs(ctx, operands, **params)
         seen, more = look(ctx, operands, **params)
         ctx = ctx.replace(avals_in=[*ctx.avals_in, *(aval for aval, _ in more)])
         operands = (*operands, *(operand for _, operand in more))
@@ -451,6 +466,10 @@ def _lower(
 ) -> Any:
     if seen.made == "pairs":
         return _lower_by_pairs(ctx, operands, op=op, axis=params["axis"], dtype=params["dtype"])
+    if seen.made == "of pairs":
+        ctx = ctx.replace(avals_in=ctx.avals_in[:2])
+        reference = partial(reference, stored=False)
+        return _lower_reference(ctx, *operands[:2], reference=reference, backend="xla", **params)
     (ctx, operands), loaded = bound_and_loaded(ctx, operands, seen)
     if seen.biased:
         request = {k: params[k] for k in ("axis", "dtype", "strategy")}
@@ -491,22 +510,65 @@ def _lower(
 
 
 def _lower_by_pairs(ctx: Any, operands: Sequence[Any], *, op: str, axis: int, dtype: Any) -> Any:
-    """Softmax or log-softmax in float32 of 16 bits, of which a call makes two values for each row.
+    """Softmax or log-softmax, of which a call makes two values for each row, in float32.
 
-    XLA computes the elements with what reads them: in memory they would be twice their logits.
+    XLA computes the elements with what reads them: where their logits have 16 bits and they do not,
+    they would be twice these in memory.
     """
     log = op == "log_softmax"
-    request = {"axis": axis, "dtype": dtype, "strategy": "auto", "batch_invariant": True}
+    wide = jnp.dtype("float32")
+    request = {"axis": axis, "dtype": wide, "strategy": "auto", "batch_invariant": True}
     request |= {"logical_axis": ctx.avals_in[-1].ndim - 1, "workspace": 0, "log_sums": log}
 
     def lowered(x: jax.Array) -> jax.Array:
         of_rows = row_pairs_p.bind(jnp.moveaxis(x, axis, -1), **request)
         largest, second = (jnp.expand_dims(values, axis) for values in of_rows)
-        shifted = x.astype(dtype) - largest
-        return shifted - second if log else jnp.exp(shifted) * second
+        shifted = x.astype(wide) - largest
+        return (shifted - second if log else jnp.exp(shifted) * second).astype(dtype)
 
     ctx = ctx.replace(avals_in=ctx.avals_in[-1:])
     return mlir.lower_fun(lowered, multiple_results=False)(ctx, operands[-1])
+
+
+def _made_of_pairs(
+    ctx: Any,
+    operands: Sequence[Any],
+    *,
+    axis: int,
+    dtype: Any,
+    backend: str | None,
+    strategy: str,
+    batch_invariant: bool | None,
+    **params: Any,
+) -> Sequence[Any]:
+    """The operands of a log-softmax's derivative; the first, its result, may be made of pairs.
+
+    What has read the result before is seen by now. Where that is XLA's code alone, which computes
+    elements as it needs them, it reads no other from here on: a kernel that wrote it, or XLA's
+    code, is in the program only where something later reads it, as its caller may.
+    """
+    del params
+    (here, *others), (aval, *_) = ctx.module_context.platforms, ctx.avals_in
+    functions, result = ctx.module_context.symbol_table, operands[0]
+    if others or backend or batch_invariant or strategy != "auto" or not one_device(ctx):
+        return operands
+    logits = logits_of_log_softmax(result, functions) if here in _choice.RULES else None
+    if logits is None:
+        return operands
+    how = how_read(result, functions)
+    if how is None:
+        made = of_pairs(logits, functions)  # as before another derivative
+        return operands if made is None else [made, *operands[1:]]
+    problem = aval.shape, axis, aval.dtype, dtype, here
+    seen = {"reduced": how == "reduced", "by_kernel": is_call(result)}
+    fused = is_fused(logits, functions)
+    if fused is not False or not _choice.reads_pairs("log_softmax", *problem, **seen):
+        return operands
+    ctx = ctx.replace(avals_in=[aval], avals_out=[aval])
+    with mlir.ir.InsertionPoint(result.owner):
+        (made,) = _lower_by_pairs(ctx, [logits], op="log_softmax", axis=axis, dtype=dtype)
+    result.replace_all_uses_with(made)
+    return [made, *operands[1:]]
 
 
 def fastest(

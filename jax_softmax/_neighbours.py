@@ -1,6 +1,7 @@
 """What XLA may have within the code that it makes of a primitive: what made its operands.
 
-Of what takes a result a lowering sees nothing, but of a derivative's tangent.
+Of what takes a result a lowering sees nothing, but of a derivative's tangent; and a derivative's
+lowering sees what has read the result before it.
 """
 
 import operator
@@ -35,6 +36,9 @@ ELEMENTWISE = SUMS | {
 ELEMENTWISE |= {"chlo.erf", "chlo.erf_inv", "chlo.square"}
 
 
+PICKING = {"stablehlo.dynamic_slice", "stablehlo.gather", "stablehlo.slice"}
+
+
 # No makers: a matrix product has them within its own code.
 OF_PRODUCT: list[Any] = []
 
@@ -62,6 +66,86 @@ def is_of_product(value: Any, functions: Any) -> bool:
 def is_scattered(value: Any, functions: Any) -> bool:
     """Whether a scatter wrote an array, as the transpose of picking a few of its elements does."""
     return name_of(maker_behind(RESHAPING, value, functions)) == "stablehlo.scatter"
+
+
+def logits_of_log_softmax(result: Any, functions: Any) -> Any | None:
+    """What a kernel, or XLA's code, made this log-softmax of right here; or None."""
+    logits = None
+    if _target_of(result.owner) == "log_softmax":
+        told = result.owner.attributes["mhlo.backend_config"]
+        multiplied = "scale" in told and told["scale"].value != 1
+        logits = None if multiplied else result.owner.operands[0]
+    elif name_of(result.owner) == "stablehlo.subtract":
+        logits = logits_within(result, functions)
+    return logits if logits is not None and logits.type == result.type else None
+
+
+def is_call(result: Any) -> bool:
+    """Whether a kernel of this package wrote it."""
+    return _target_of(result.owner) is not None
+
+
+def of_pairs(logits: Any, functions: Any) -> Any | None:
+    """The log-softmax that XLA makes of these and two values for each row, if one is made here."""
+    here = mlir.ir.InsertionPoint.current.block
+    differences = [
+        use.owner.results[0]
+        for use in logits.uses
+        if name_of(use.owner) == "stablehlo.subtract" and use.operand_number == 0
+    ]
+    results = (use.owner.results[0] for value in differences for use in value.uses)
+    made = (v for v in results if is_of_pairs(v, functions))
+    return next((v for v in made if mlir.ir.InsertionPoint(v.owner).block == here), None)
+
+
+def how_read(result: Any, functions: Any) -> str | None:
+    """How code reads an array that XLA may have it within: "reduced", or by "elements".
+
+    None if anything else does, or what picks a few of its elements alone, which is no reason not to
+    write them.
+    """
+    pending, made, how = [result], set(), None  # of it, element by element
+    seen = set(pending)
+    while pending and len(seen) <= MOST_VALUES:
+        value = pending.pop(0)
+        for use in value.uses:
+            reader, new = use.owner, []
+            name = name_of(reader)
+            if name == "func.call" and reader.attributes["callee"].value in functions:
+                function = functions[reader.attributes["callee"].value]
+                new = [function.entry_block.arguments[use.operand_number]]
+            elif name in RESHAPING or name in ELEMENTWISE:
+                new = list(reader.results)
+            elif name == "stablehlo.reduce":
+                how = "reduced"
+            elif value not in made and name not in PICKING:
+                return None
+            if name in ELEMENTWISE:
+                how = how or "elements"
+            if value in made or name in ELEMENTWISE:
+                made.update(new)
+            pending += [v for v in new if v not in seen]
+            seen.update(new)
+    return how
+
+
+def is_of_pairs(result: Any, functions: Any) -> bool:
+    """Whether this is a log-softmax that XLA makes of two values for each row, by a kernel."""
+    value, spread = result, None
+    for _ in range(2):
+        made_by = maker_behind(CONSTRAINTS, value, functions)
+        if name_of(made_by) != "stablehlo.subtract":
+            return False
+        value, spread = made_by.operands
+    return _target_of(before(spread, RESHAPING | SPREADING).owner) == "row_pairs"
+
+
+def _target_of(operation: Any) -> str | None:
+    """What one of this package's calls is for."""
+    if name_of(operation) != "stablehlo.custom_call":
+        return None
+    package, _, op = operation.attributes["call_target_name"].value.partition(".")
+    return op.partition(".")[0] if package == "jax_softmax" else None
 
 
 def maker_behind(operations: set[str], value: Any, functions: Any) -> Any:

@@ -45,6 +45,8 @@ CASES = (
 # columns a third is padding to it, which is too much for some ways to write this.
 CHOSEN = tuple(itertools.product(NAMES, ("float32", "bfloat16"), (16, 512, 640, 4096)))
 ROWS = 2**14
+# Columns of a loss that is made of log-softmax.
+DIFFERENTIATED = (10, 512, 1001, 8192)
 # What surrounds a softmax in attention, and a loss: a call each way, nothing of the logits' size.
 SCORES = (2, 16, 256, 512)
 LOGITS = (2048, 32_000)
@@ -406,6 +408,24 @@ def pairs(mesh) -> bool:
     return "c64[" in compiled(functools.partial(jax_softmax.log_softmax, axis=1), x)
 
 
+def differentiated(mesh, columns) -> dict:
+    """A float32 loss that is a sum over log-softmax, with its gradient; next to jax.nn."""
+    x = jax.ShapeDtypeStruct((ROWS, columns), "float32", sharding=NamedSharding(mesh, P()))
+
+    def program(library):
+        def loss(x, target):
+            return (target * library.log_softmax(x)).sum()
+
+        return jax.jit(jax.value_and_grad(loss)).lower(x, x).compile()
+
+    ours, others = map(program, (jax_softmax, jax.nn))
+    return {
+        "calls": [count_calls(ours.as_text()), count_calls(ours.as_text(), "row_pairs")],
+        "kernels": [kernels(ours.as_text()), kernels(others.as_text())],
+        "temporaries": ours.memory_analysis().temp_size_in_bytes / (4 * ROWS * columns),
+    }
+
+
 def writers(mesh) -> int:
     """How many kernels of masked softmax by XLA along another axis write what has its size."""
     x = jax.ShapeDtypeStruct((78, 1932, 48), "float32", sharding=NamedSharding(mesh, P()))
@@ -423,6 +443,7 @@ def main() -> None:
     programs |= {f"few, {name} on {n}": few(meshes[n], name) for name in NAMES for n in DEVICES}
     programs["sums of pairs"] = {n: pairs(meshes[n]) for n in DEVICES}
     programs["writers"] = writers(meshes[1])
+    programs["differentiated"] = {n: differentiated(meshes[1], n) for n in DIFFERENTIATED}
     programs["constrained"] = {n: constrained(meshes[n]) for n in DEVICES}
     programs |= {
         f"{way} of {dtype} on {n}": scaled(meshes[n], way, dtype) for way, dtype, n in SCALED

@@ -488,6 +488,36 @@ def test_what_was_16_bits_is_xlas_along_another_axis(op):
     assert chosen(128, "bfloat16", widened=True) == chosen(128, "float32") == "cuda"
 
 
+READ = [  # shape, and whether two values of each row are made where that is reduced, or is not
+    ((26_215, 5), "reduced", "by a kernel"),
+    ((26_214, 5),),  # a launch costs more than so few elements
+    ((100_000, 4),),
+    ((2000, 128),),
+    ((2000, 132), "reduced", "by a kernel"),
+    ((2000, 256), "reduced", "by a kernel"),
+    ((2000, 511), "reduced", "by a kernel"),
+    ((2, 1000, 512), "reduced", "by a kernel", "by elements"),
+    ((65, 65_536), "reduced", "by a kernel", "by elements"),
+    ((64, 65_536),),  # a block has each row
+]
+
+
+@pytest.mark.parametrize("case", READ, ids=str)
+def test_what_reads_a_log_softmax_may_be_made_of_two_values(case):
+    shape, *expected = case
+
+    def made(op="log_softmax", axis=-1, dtypes="float32 float32", platform="cuda", **seen):
+        problem = op, shape, axis % len(shape), *map(jnp.dtype, dtypes.split()), platform
+        return _choice.reads_pairs(*problem, **({"reduced": True, "by_kernel": False} | seen))
+
+    assert made() == ("reduced" in expected)
+    assert made(reduced=False, by_kernel=True) == ("by a kernel" in expected)
+    assert made(reduced=False) == ("by elements" in expected)
+    assert not made(op="softmax") and not made(axis=0) and not made(platform="cpu")
+    assert not made(dtypes="bfloat16 bfloat16") and not made(dtypes="float32 bfloat16")
+    assert not made(dtypes="float64 float64")
+
+
 MADE_OF_PAIRS = [  # op, shape, axis, and who has that of 16 bits in float32
     ("softmax", (1000, 14_000), 1, "xla"),
     ("softmax", (1000, 14_001), 1, "pairs"),

@@ -14,6 +14,7 @@ from _cuda_programs import (
     CASES,
     CHOSEN,
     DEVICES,
+    DIFFERENTIATED,
     FEW_LONG_ROWS,
     FREE,
     FUSED,
@@ -152,6 +153,16 @@ def test_what_is_made_of_two_values_for_each_row_is_fused(case, devices, program
 
 def test_log_softmax_along_another_axis_sums_pairs_on_one_device(programs):
     assert programs["sums of pairs"] == {"1": True, "2": False}
+
+
+@pytest.mark.parametrize("columns", DIFFERENTIATED)
+def test_a_log_softmax_that_is_reduced_is_in_no_memory(columns, programs):
+    made = programs["differentiated"][str(columns)]
+    assert made["calls"] == [1, 1]
+    ours, others = made["kernels"]
+    # The call; what both passes reduce by rows; the elements of the gradient; the loss, in two.
+    assert ours <= 6 and ours <= others + 2
+    assert made["temporaries"] < 0.25  # two values for each row, and sums
 
 
 def test_masked_logits_along_another_axis_are_in_no_memory(programs):

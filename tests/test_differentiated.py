@@ -1,0 +1,199 @@
+"""A float32 log-softmax whose readers XLA fuses, with its derivative.
+
+Kernels make two values of each row, XLA the rest of these.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from _truth import TRUTH, assert_right, wide
+
+import jax_softmax
+from jax_softmax import _choice
+
+FOUND = ("row_pairs", "log_softmax")
+# Past what a launch costs more than: 2^17 elements.
+SHAPES = [(26_217, 5), (4000, 33), (2, 128, 520), (135, 1001), (40, 4096), (70, 8192), (60, 50_257)]
+each_shape = pytest.mark.parametrize("shape", SHAPES, ids=str)
+
+
+@pytest.fixture
+def platform(backend, monkeypatch):
+    """A platform with the rule; on the CPU plain JAX stands for the kernels."""
+    monkeypatch.setattr(_choice, "RULES", {backend: _choice.RULES["cuda"]})
+    return backend
+
+
+def rows(kind: str, shape) -> jax.Array:
+    """Logits whose largest outweighs the others a little, or by far, or that lie far from 0."""
+    x = np.random.default_rng(0).standard_normal(shape).astype("float32")
+    if kind == "peaked":
+        x[..., -1] = 14 + 60 * np.random.default_rng(1).random(shape[:-1])
+    return jnp.asarray(x + 1e4 if kind == "far from 0" else x)
+
+
+def calls(program, op: str) -> int:
+    return program.as_text().count(f"custom_call @jax_softmax.{op}.")
+
+
+def both_passes(x, w):
+    """A loss, which has squares, so that the derivative reads the result too, and its gradient."""
+    return jax.value_and_grad(lambda x: (w * jnp.square(jax_softmax.log_softmax(x))).sum())(x)
+
+
+@pytest.mark.parametrize("kind", ["normal", "peaked", "far from 0"])
+@each_shape
+def test_a_loss_and_its_gradient(shape, kind, platform):
+    x, axis = rows(kind, shape), len(shape) - 1
+    w = jnp.asarray(np.random.default_rng(2).standard_normal(shape), "float32")
+    program = jax.jit(both_passes).lower(x, w)
+    assert calls(program, "row_pairs") == (platform == "cuda")
+    program = program.compile()
+    assert "jax_softmax.log_softmax" not in program.as_text()
+    value, gradient = program(x, w)
+    y = TRUTH["log_softmax"](wide(x), axis)
+    terms, cotangent = wide(w) * y**2, 2 * wide(w) * y
+    assert abs(wide(value) - terms.sum()) <= 1e-6 * np.abs(terms).sum()
+    want = TRUTH["log_softmax_cotangent"](y, cotangent, axis)
+    size = np.abs(cotangent).sum(axis, keepdims=True) * np.exp(y) + np.abs(cotangent)
+    # Beside what rounding differences from the maximum costs.
+    assert (np.abs(wide(gradient) - want) <= 2.0**-23 * (8 - 2 * y) * size).all()
+
+
+def halved(x, g):
+    """The halves of a log-softmax, which XLA makes of it, and a pull-back through both."""
+    y, pull_back = jax.vjp(lambda x: 0.5 * jax_softmax.log_softmax(x), x)
+    return y, pull_back(g)[0]
+
+
+@each_shape
+def test_what_is_made_of_a_result(shape, platform):
+    """Of each element, so that all digits are seen: small ones are those of sums near 1."""
+    x, axis = rows("peaked", shape), len(shape) - 1
+    program = jax.jit(halved).lower(x, x)
+    assert calls(program, "row_pairs") == (platform == "cuda")
+    assert_right("log_softmax", 2 * program.compile()(x, x)[0], x, axis=axis)
+
+
+@pytest.mark.parametrize("columns", [520, 4096, 9000])
+def test_special_rows(columns, platform):
+    x = np.zeros((400, columns), "float32")
+    x[0, 3], x[1, 5], x[2], x[3, 11] = np.nan, np.inf, -np.inf, -np.inf
+    x[4], x[4, 9] = -np.inf, 2
+    x[5], x[6] = -3e38, 3e38
+    x[7], x[7, 20] = -3e38, 3e38
+    x[8, 7] = 17
+    x, g = jnp.asarray(x), jnp.asarray(np.random.default_rng(4).standard_normal(x.shape), "float32")
+    program = jax.jit(halved).lower(x, g)
+    assert calls(program, "row_pairs") == (platform == "cuda")
+    y, gradient = program.compile()(x, g)
+    assert_right("log_softmax", 2 * y, x, axis=1)
+    assert np.isnan(y[:3]).all() and not np.isnan(y[3:]).any()
+    assert_right("log_softmax_cotangent", 2 * gradient, 2 * y, g, axis=1)
+    assert np.isnan(gradient[:3]).all() and not np.isnan(gradient[3:]).any()
+
+
+def test_all_that_may_surround_it(platform):
+    """Batches, second derivatives, checkpoints and branches are those of plain JAX."""
+    x = rows("normal", (3, 300, 200))
+    w = jnp.cos(jnp.arange(x.size, dtype="float32")).reshape(x.shape)
+
+    def made(library):
+        def loss(x, w):
+            return (w * jnp.square(library.log_softmax(x))).sum()
+
+        def again(x, w):
+            saved = jax.checkpoint(lambda x: loss(jnp.sin(x), w))
+            return jax.lax.cond(x[0, 0] > 9, saved, jax.checkpoint(lambda x: loss(x, w)), x)
+
+        def product(x, w):
+            return jax.jvp(lambda x: jax.grad(loss)(x, w), (x,), (w,))[1]
+
+        return jax.jit(lambda x, w: [jax.vmap(f)(x, w) for f in (jax.grad(again), product)])
+
+    assert calls(made(jax_softmax).lower(x, w), "row_pairs") >= (platform == "cuda")
+    for got, want in zip(made(jax_softmax)(x, w), made(jax.nn)(x, w), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4 * np.abs(want).max())
+
+
+def pairs(program) -> int:
+    """How many calls make two values of each row, for what reads a result and its derivative."""
+    x = jax.ShapeDtypeStruct((2000, 1000), jnp.dtype("float32"))
+    labels = jax.ShapeDtypeStruct((2000,), jnp.dtype("int32"))
+    return calls(jax.jit(program).lower(x, labels), "row_pairs")
+
+
+def picked(y, labels):
+    return jnp.take_along_axis(y, labels[:, None], 1)
+
+
+READERS = {  # of a result and labels, and whether these are all that has to be fused
+    "a sum": (lambda y, _: y.sum(), True),
+    "one hot": (lambda y, labels: (jax.nn.one_hot(labels, 1000) * y).sum(), True),
+    "an entropy": (lambda y, _: (jnp.exp(y) * y).sum(), True),
+    "a cast": (lambda y, _: y.astype("bfloat16"), True),
+    "in a function": (jax.jit(lambda y, _: jnp.square(y).reshape(-1, 500).sum()), True),
+    "picks": (lambda y, labels: picked(y, labels).sum(), False),
+    "picks and a sum": (lambda y, labels: picked(y, labels).sum() - 1e-3 * y.sum(), True),
+    "nothing": (lambda y, _: y, False),
+    "a matrix product": (lambda y, _: y @ jnp.ones((1000, 4)), False),
+    "a matrix product and a sum": (lambda y, _: (y @ jnp.ones((1000, 4))).sum() + y.sum(), False),
+    "what is in memory": (lambda y, _: jax.lax.optimization_barrier(y).sum(), False),
+}
+
+
+@pytest.mark.parametrize("kind", READERS)
+def test_what_reads_a_result_is_seen(kind, platform):
+    read, expected = READERS[kind]
+
+    def both(x, labels):
+        value, pull_back = jax.vjp(lambda x: read(jax_softmax.log_softmax(x), labels), x)
+        return value, pull_back(jax.lax.optimization_barrier(value))
+
+    assert pairs(both) == (expected and platform == "cuda")
+
+
+def test_what_makes_the_logits_is_seen(platform):
+    """Where anything does, XLA would have to write them for a kernel."""
+
+    def of(make, **options):
+        return pairs(
+            lambda x, _: jax.grad(lambda x: jax_softmax.log_softmax(make(x), **options).sum())(x)
+        )
+
+    on_gpu = int(platform == "cuda")
+    assert of(lambda x: x) == of(lambda x: x.reshape(-1, 500)) == on_gpu
+    assert of(lambda x: x @ jnp.ones((1000, 512))) == on_gpu
+    for make in (jnp.sin, lambda x: x * 0.125, lambda x: x + x[0], lambda x: x.astype("bfloat16")):
+        assert of(make) == 0
+    for options in ({"batch_invariant": True}, {"implementation": platform}, {"axis": 0}):
+        assert of(lambda x: x, **options) == 0
+
+
+def test_a_result_that_is_returned_too(platform):
+    """After its derivative: it is what was lowered before, beside what the loss is made of."""
+    x = rows("normal", (300, 1000))
+
+    def loss(x):
+        y = jax_softmax.log_softmax(x)
+        return jnp.square(y).sum(), y
+
+    program = jax.jit(jax.value_and_grad(loss, has_aux=True)).lower(x)
+    assert calls(program, "row_pairs") == (platform == "cuda")
+    (value, y), _ = program.compile()(x)
+    assert_right("log_softmax", y, x, axis=1)
+    np.testing.assert_allclose(value, np.square(wide(y)).sum(), rtol=1e-6)
+
+
+def test_two_results_of_the_same_logits(platform):
+    def loss(x, labels):
+        del labels
+        return (jnp.exp(jax_softmax.log_softmax(x)) * jax_softmax.log_softmax(x)).sum()
+
+    def count(f):
+        x = jax.ShapeDtypeStruct((2000, 1000), jnp.dtype("float32"))
+        made = jax.jit(f).lower(x, x).compile().as_text()
+        return [made.count(f'custom_call_target="jax_softmax.{op}.') for op in FOUND]
+
+    assert count(jax.grad(loss)) == [int(platform == "cuda"), 0]
