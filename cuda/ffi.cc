@@ -44,9 +44,8 @@ ffi::Error Run(OpKind op, const Extras& extras, const PairsOfRows& pairs, cudaSt
     operands->problem.workspace_bytes = static_cast<int64_t>((*buffer)->size_bytes());
   }
 
-  const bool is_row_pairs = pairs.of != OpKind::kLogSumExp && SizeOf(operands->problem.dtype) == 2;
   const std::optional<Strategy> requested =
-      is_row_pairs ? Strategy::kStream : StrategyNamed(strategy);
+      pairs.of != OpKind::kLogSumExp ? Strategy::kStream : StrategyNamed(strategy);
   if (!requested) return Invalid(op, "no strategy is called '" + std::string(strategy) + "'");
   Device device;
   cudaError_t status = QueryDevice(ordinal, &device);

@@ -171,7 +171,7 @@ struct OpForTypes {
   using Type = std::conditional_t<kTakesTerms<Direct>, OpOf<Math>, Direct>;
 };
 
-// Of 16 bits, two values for each row.
+// Of 16 bits or float32, two values for each row.
 template <typename Op, typename In, typename Out>
 cudaError_t RunPairs(const Call& call, cudaStream_t stream, int* resident) {
   using Load = DirectLoad<Op, In>;
@@ -226,7 +226,6 @@ cudaError_t Run(const Call& call, cudaStream_t stream, int* resident) {
   }
   if constexpr (requires { op.seconds; }) {
     op.seconds = static_cast<typename Op::T*>(call.pairs.seconds);
-    op.of_log_softmax = call.pairs.of == OpKind::kLogSoftmax;
   }
   Load load;
   for (int i = 0; i < Op::kInputs; ++i) load.source[i] = static_cast<const In*>(call.inputs[i]);
@@ -433,10 +432,11 @@ cudaError_t Run(const Call& call, cudaStream_t stream, int* resident) {
 template <template <typename> class OpOf, typename In, typename Out>
 cudaError_t RunAs(const Call& call, cudaStream_t stream, int* resident) {
   using Op = typename OpForTypes<OpOf, In, Out>::Type;
-  if constexpr (std::is_same_v<Op, LogSumExp<WideningMath>>) {
-    using Pairs = RowPairs<WideningMath::ForPairs>;
-    if (call.pairs.of != OpKind::kLogSumExp)
-      return RunPairs<Pairs, In, Out>(call, stream, resident);
+  if constexpr (std::is_same_v<Op, LogSumExp<MathFor<In, float>>>) {
+    using Math = std::conditional_t<sizeof(In) == 2, WideningMath::ForPairs, ExactMath<float>>;
+    if (call.pairs.of != OpKind::kLogSumExp) {
+      return RunPairs<RowPairs<Math>, In, Out>(call, stream, resident);
+    }
   }
   if constexpr (kTakesTerms<Op>) {
     const Terms& terms = call.terms;

@@ -11,8 +11,8 @@
 namespace jax_softmax {
 
 // Two values for each row, of which the maxima are the output: logsumexp's terms, or those that the
-// elements of softmax or log-softmax are made of, of 16 bits in float32 (ops/row_pairs.h) or, of
-// log-softmax, of float32 itself.
+// elements of softmax or log-softmax are made of, of 16 bits in float32 or, of log-softmax, of
+// float32 itself (ops/row_pairs.h).
 struct PairsOfRows {
   void* seconds = nullptr;  // none if there is one value for each row
   OpKind of = OpKind::kLogSumExp;

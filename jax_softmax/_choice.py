@@ -49,14 +49,13 @@ class Longer(NamedTuple):
 class Read(NamedTuple):
     """The fewest columns, by what is made of a result, of which XLA has two values for each row.
 
-    With its gradient, float32 log-softmax has 1.19 times jax.nn's speed so over 376 graphs, and had
-    1.11; 78 of them are over 2 % slower, and were 103 (benchmarks/results/h200-graph-pairs.json,
-    by the first of these numbers alone).
+    One block has each row, which shorter ones leave idle: 512 float32 columns and a cast behind
+    log-softmax take 1.4 times as long as without, 1,024 and a product by element 1.03 times, and a
+    sum of squares 0.76 times (benchmarks/results/h200-graph-pairs.json).
     """
 
-    reduced: int  # where that is reduced
-    full: int  # the same of powers of two, which XLA pads nothing of
-    elements: int  # where it is not, and XLA's code made the result too
+    reduced: int  # where that is reduced, or a kernel would write the result
+    elements: int  # elsewhere
 
 
 class Fused(NamedTuple):
@@ -305,7 +304,7 @@ RULES = {
         },
         widened_across={"log_softmax": 2**7, "softmax": 0},
         pairs={"softmax": Longer(14_000, 2**7), "log_softmax": Longer(ONE_KERNEL, 0)},
-        pairs_read={("log_softmax", 4): Read(reduced=5, full=2**8, elements=2**9)},
+        pairs_read={("log_softmax", 4): Read(reduced=1000, elements=2**11)},
         terms_columns=32,
         biased=range(32, 2**9 + 1),
         long=2**15,
@@ -484,9 +483,7 @@ def reads_pairs(
     read = rule.pairs_read.get((op, dtype.itemsize))
     if read is None or rows <= columns // rule.split_columns:  # one block has each
         return False
-    if not reduced and not by_kernel:
-        return columns >= read.elements
-    return columns >= (read.full if filled(columns) == 1 else read.reduced)
+    return columns >= (read.reduced if reduced or by_kernel else read.elements)
 
 
 def choose(

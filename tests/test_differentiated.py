@@ -14,7 +14,8 @@ from jax_softmax import _choice
 
 FOUND = ("row_pairs", "log_softmax")
 # Past what a launch costs more than: 2^17 elements.
-SHAPES = [(26_217, 5), (4000, 33), (2, 128, 520), (135, 1001), (40, 4096), (70, 8192), (60, 50_257)]
+SHAPES = [(2, 70, 1040), (135, 1001), (70, 2050), (40, 4096), (70, 8192), (60, 50_257)]
+LONGER = SHAPES[2:]  # of which XLA has what is made element by element too
 each_shape = pytest.mark.parametrize("shape", SHAPES, ids=str)
 
 
@@ -67,7 +68,7 @@ def halved(x, g):
     return y, pull_back(g)[0]
 
 
-@each_shape
+@pytest.mark.parametrize("shape", LONGER, ids=str)
 def test_what_is_made_of_a_result(shape, platform):
     """Of each element, so that all digits are seen: small ones are those of sums near 1."""
     x, axis = rows("peaked", shape), len(shape) - 1
@@ -76,7 +77,7 @@ def test_what_is_made_of_a_result(shape, platform):
     assert_right("log_softmax", 2 * program.compile()(x, x)[0], x, axis=axis)
 
 
-@pytest.mark.parametrize("columns", [520, 4096, 9000])
+@pytest.mark.parametrize("columns", [2048, 4097, 9000])
 def test_special_rows(columns, platform):
     x = np.zeros((400, columns), "float32")
     x[0, 3], x[1, 5], x[2], x[3, 11] = np.nan, np.inf, -np.inf, -np.inf
@@ -96,7 +97,7 @@ def test_special_rows(columns, platform):
 
 def test_all_that_may_surround_it(platform):
     """Batches, second derivatives, checkpoints and branches are those of plain JAX."""
-    x = rows("normal", (3, 300, 200))
+    x = rows("normal", (3, 60, 1200))
     w = jnp.cos(jnp.arange(x.size, dtype="float32")).reshape(x.shape)
 
     def made(library):
@@ -110,7 +111,8 @@ def test_all_that_may_surround_it(platform):
         def product(x, w):
             return jax.jvp(lambda x: jax.grad(loss)(x, w), (x,), (w,))[1]
 
-        return jax.jit(lambda x, w: [jax.vmap(f)(x, w) for f in (jax.grad(again), product)])
+        programs = jax.value_and_grad(loss), jax.grad(again), product
+        return jax.jit(lambda x, w: jax.tree.leaves([jax.vmap(f)(x, w) for f in programs]))
 
     assert calls(made(jax_softmax).lower(x, w), "row_pairs") >= (platform == "cuda")
     for got, want in zip(made(jax_softmax)(x, w), made(jax.nn)(x, w), strict=True):
@@ -119,8 +121,8 @@ def test_all_that_may_surround_it(platform):
 
 def pairs(program) -> int:
     """How many calls make two values of each row, for what reads a result and its derivative."""
-    x = jax.ShapeDtypeStruct((2000, 1000), jnp.dtype("float32"))
-    labels = jax.ShapeDtypeStruct((2000,), jnp.dtype("int32"))
+    x = jax.ShapeDtypeStruct((200, 2100), jnp.dtype("float32"))
+    labels = jax.ShapeDtypeStruct((200,), jnp.dtype("int32"))
     return calls(jax.jit(program).lower(x, labels), "row_pairs")
 
 
@@ -130,15 +132,15 @@ def picked(y, labels):
 
 READERS = {  # of a result and labels, and whether these are all that has to be fused
     "a sum": (lambda y, _: y.sum(), True),
-    "one hot": (lambda y, labels: (jax.nn.one_hot(labels, 1000) * y).sum(), True),
+    "one hot": (lambda y, labels: (jax.nn.one_hot(labels, 2100) * y).sum(), True),
     "an entropy": (lambda y, _: (jnp.exp(y) * y).sum(), True),
     "a cast": (lambda y, _: y.astype("bfloat16"), True),
     "in a function": (jax.jit(lambda y, _: jnp.square(y).reshape(-1, 500).sum()), True),
     "picks": (lambda y, labels: picked(y, labels).sum(), False),
     "picks and a sum": (lambda y, labels: picked(y, labels).sum() - 1e-3 * y.sum(), True),
     "nothing": (lambda y, _: y, False),
-    "a matrix product": (lambda y, _: y @ jnp.ones((1000, 4)), False),
-    "a matrix product and a sum": (lambda y, _: (y @ jnp.ones((1000, 4))).sum() + y.sum(), False),
+    "a matrix product": (lambda y, _: y @ jnp.ones((2100, 4)), False),
+    "a matrix product and a sum": (lambda y, _: (y @ jnp.ones((2100, 4))).sum() + y.sum(), False),
     "what is in memory": (lambda y, _: jax.lax.optimization_barrier(y).sum(), False),
 }
 
@@ -158,13 +160,14 @@ def test_what_makes_the_logits_is_seen(platform):
     """Where anything does, XLA would have to write them for a kernel."""
 
     def of(make, **options):
-        return pairs(
-            lambda x, _: jax.grad(lambda x: jax_softmax.log_softmax(make(x), **options).sum())(x)
-        )
+        def loss(x):
+            return jax_softmax.log_softmax(make(x), **options).sum()
+
+        return pairs(lambda x, _: jax.value_and_grad(loss)(x))
 
     on_gpu = int(platform == "cuda")
-    assert of(lambda x: x) == of(lambda x: x.reshape(-1, 500)) == on_gpu
-    assert of(lambda x: x @ jnp.ones((1000, 512))) == on_gpu
+    assert of(lambda x: x) == of(lambda x: x.reshape(-1, 1050)) == on_gpu
+    assert of(lambda x: x @ jnp.ones((2100, 1024))) == on_gpu
     for make in (jnp.sin, lambda x: x * 0.125, lambda x: x + x[0], lambda x: x.astype("bfloat16")):
         assert of(make) == 0
     for options in ({"batch_invariant": True}, {"implementation": platform}, {"axis": 0}):

@@ -6,7 +6,8 @@
 
 namespace jax_softmax::JS_ISA {
 
-// No op of its own: logsumexp of 16 bits in float32 with two results. By "stream" alone.
+// No op of its own: logsumexp of 16 bits in float32, or of float32, with two results. By "stream"
+// alone.
 template <typename M>
 struct RowPairs : LogSoftmax<M, AsTheyLie<M>> {
   using Base = LogSoftmax<M, AsTheyLie<M>>;
@@ -18,8 +19,9 @@ struct RowPairs : LogSoftmax<M, AsTheyLie<M>> {
   T* seconds = nullptr;  // where the second values go
   bool log_sums = false;
 
-  // The exponential of the maximum is exactly 1.
   JS_HD typename Second::Term SecondTerm(Element<T, 1> e, T pivot) const {
+    if constexpr (Base::kSubtractsTies) return Base::SecondTerm(e, pivot);
+    // The exponential of the maximum is exactly 1.
     const T tie = e[0] == pivot ? 1 : 0;
     return {M::ExpOfDifference(e[0], pivot) - tie, tie};
   }
