@@ -177,7 +177,7 @@ def register_seeing(
 
     def lower(ctx: Any, *operands: Any, **params: Any) -> Any:
         if primitive.name in OF_OPERAND:
-            operands = _made_of_pairs(ctx, operands, **params)
+            operands = tuple(_made_of_pairs(ctx, operands, **params))
         seen, more = look(ctx, operands, **params)
         ctx = ctx.replace(avals_in=[*ctx.avals_in, *(aval for aval, _ in more)])
         operands = (*operands, *(operand for _, operand in more))

@@ -87,7 +87,8 @@ def is_call(result: Any) -> bool:
 
 def of_pairs(logits: Any, functions: Any) -> Any | None:
     """The log-softmax that XLA makes of these and two values for each row, if one is made here."""
-    here = mlir.ir.InsertionPoint.current.block
+    point: Any = mlir.ir.InsertionPoint
+    here = point.current.block
     differences = [
         use.owner.results[0]
         for use in logits.uses
@@ -95,7 +96,7 @@ def of_pairs(logits: Any, functions: Any) -> Any | None:
     ]
     results = (use.owner.results[0] for value in differences for use in value.uses)
     made = (v for v in results if is_of_pairs(v, functions))
-    return next((v for v in made if mlir.ir.InsertionPoint(v.owner).block == here), None)
+    return next((v for v in made if point(v.owner).block == here), None)
 
 
 def how_read(result: Any, functions: Any) -> str | None:
