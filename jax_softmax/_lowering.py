@@ -510,21 +510,20 @@ def _lower(
 
 
 def _lower_by_pairs(ctx: Any, operands: Sequence[Any], *, op: str, axis: int, dtype: Any) -> Any:
-    """Softmax or log-softmax, of which a call makes two values for each row, in float32.
+    """Softmax or log-softmax in float32, of which a call makes two values for each row.
 
-    XLA computes the elements with what reads them: where their logits have 16 bits and they do not,
-    they would be twice these in memory.
+    XLA computes the elements with what reads them: of 16 bits, they would be twice their logits in
+    memory.
     """
     log = op == "log_softmax"
-    wide = jnp.dtype("float32")
-    request = {"axis": axis, "dtype": wide, "strategy": "auto", "batch_invariant": True}
+    request = {"axis": axis, "dtype": dtype, "strategy": "auto", "batch_invariant": True}
     request |= {"logical_axis": ctx.avals_in[-1].ndim - 1, "workspace": 0, "log_sums": log}
 
     def lowered(x: jax.Array) -> jax.Array:
         of_rows = row_pairs_p.bind(jnp.moveaxis(x, axis, -1), **request)
         largest, second = (jnp.expand_dims(values, axis) for values in of_rows)
-        shifted = x.astype(wide) - largest
-        return (shifted - second if log else jnp.exp(shifted) * second).astype(dtype)
+        shifted = x.astype(dtype) - largest
+        return shifted - second if log else jnp.exp(shifted) * second
 
     ctx = ctx.replace(avals_in=ctx.avals_in[-1:])
     return mlir.lower_fun(lowered, multiple_results=False)(ctx, operands[-1])

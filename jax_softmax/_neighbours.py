@@ -34,8 +34,6 @@ ELEMENTWISE = SUMS | {
     )
 }
 ELEMENTWISE |= {"chlo.erf", "chlo.erf_inv", "chlo.square"}
-
-
 PICKING = {"stablehlo.dynamic_slice", "stablehlo.gather", "stablehlo.slice"}
 
 
@@ -89,14 +87,15 @@ def of_pairs(logits: Any, functions: Any) -> Any | None:
     """The log-softmax that XLA makes of these and two values for each row, if one is made here."""
     point: Any = mlir.ir.InsertionPoint
     here = point.current.block
-    differences = [
-        use.owner.results[0]
-        for use in logits.uses
-        if name_of(use.owner) == "stablehlo.subtract" and use.operand_number == 0
-    ]
-    results = (use.owner.results[0] for value in differences for use in value.uses)
-    made = (v for v in results if is_of_pairs(v, functions))
+    differences = [v for value in _differences_from(logits) for v in _differences_from(value)]
+    made = (v for v in differences if is_of_pairs(v, functions))
     return next((v for v in made if point(v.owner).block == here), None)
+
+
+def _differences_from(value: Any) -> list[Any]:
+    """What something was subtracted from this array to make."""
+    uses = [use for use in value.uses if use.operand_number == 0]
+    return [u.owner.results[0] for u in uses if name_of(u.owner) == "stablehlo.subtract"]
 
 
 def how_read(result: Any, functions: Any) -> str | None:

@@ -189,6 +189,22 @@ def test_a_result_that_is_returned_too(platform):
     np.testing.assert_allclose(value, np.square(wide(y)).sum(), rtol=1e-6)
 
 
+def test_what_else_reads_the_logits(platform):
+    """As a branch that returns what it subtracts from them does."""
+    x, labels = rows("normal", (300, 1000)), jnp.arange(300)
+
+    def made(library):
+        def loss(x):
+            shifted = jax.lax.cond(x[0, 0] > 9, lambda: x - 1, lambda: x - x[0])
+            return picked(library.log_softmax(x), labels).sum() + shifted.sum()
+
+        return jax.jit(jax.value_and_grad(loss))
+
+    assert calls(made(jax_softmax).lower(x), "row_pairs") == 0
+    for got, want in zip(made(jax_softmax)(x), made(jax.nn)(x), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+
+
 def test_two_results_of_the_same_logits(platform):
     def loss(x, labels):
         del labels
