@@ -176,7 +176,7 @@ def register_seeing(
         return _look_at_logits(ctx, primitive.name, operand, **request)
 
     def lower(ctx: Any, *operands: Any, **params: Any) -> Any:
-        if primitive.name in OF_OPERAND:
+        if primitive.name in OF_OPERAND and ctx.module_context.platforms[0] in rules:
             operands = tuple(_made_of_pairs(ctx, operands, **params))
         seen, more = look(ctx, operands, **params)
         ctx = ctx.replace(avals_in=[*ctx.avals_in, *(aval for aval, _ in more)])
@@ -557,7 +557,7 @@ def _made_of_pairs(
     how = how_read(result, functions)
     if how is None:
         made = of_pairs(logits, functions)  # as before another derivative
-        return operands if made is None else [made, *operands[1:]]
+        return operands if made is None else [made if v == result else v for v in operands]
     problem = aval.shape, axis, aval.dtype, dtype, here
     seen = {"reduced": how == "reduced", "by_kernel": is_call(result)}
     fused = is_fused(logits, functions)
@@ -567,7 +567,7 @@ def _made_of_pairs(
     with mlir.ir.InsertionPoint(result.owner):
         (made,) = _lower_by_pairs(ctx, [logits], op="log_softmax", axis=axis, dtype=dtype)
     result.replace_all_uses_with(made)
-    return [made, *operands[1:]]
+    return [made if v == result else v for v in operands]
 
 
 def fastest(

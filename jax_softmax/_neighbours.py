@@ -126,7 +126,7 @@ def how_read(result: Any, functions: Any) -> str | None:
                 made.update(new)
             pending += [v for v in new if v not in seen]
             seen.update(new)
-    return how
+    return how if made.issuperset(pending) else None
 
 
 def is_of_pairs(result: Any, functions: Any) -> bool:
