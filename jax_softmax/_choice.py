@@ -478,7 +478,7 @@ def reads_pairs(
     if rule is None or not all(isinstance(d, int) for d in shape) or dtype != output_dtype:
         return False
     columns, rows = shape[axis], math.prod(shape[:axis])
-    if math.prod(shape[axis + 1 :]) != 1 or columns == 0 or rows * columns <= rule.elements:
+    if math.prod(shape[axis + 1 :]) != 1 or rows * columns <= rule.elements:
         return False
     read = rule.pairs_read.get((op, dtype.itemsize))
     if read is None or rows <= columns // rule.split_columns:  # one block has each

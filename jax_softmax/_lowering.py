@@ -106,7 +106,8 @@ def register_seeing(
     conversions and may fuse others behind it; softmax's derivative may have the logits, and their
     mask, as operands more. "parts": the same, and softmax's derivative is of the exponentials and
     the rows' sums of them, which are operands more. "pairs": a kernel reduces the rows of 16 bits,
-    which are one operand more, and XLA's code makes the rest of these.
+    which are one operand more, and XLA's code makes the rest of these. "of pairs": so it has made a
+    derivative's result, and makes that.
 
     Without any, and with all operands' types as they are, "fused": XLA may have what made the
     operand, or with the result a derivative's tangent, within its own code. "scaled": with the

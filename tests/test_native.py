@@ -64,6 +64,19 @@ def test_without_an_extension_xla_runs():
     assert "the cpu extension was not built" in no_plan
 
 
+def test_without_an_extension_a_derivative_has_no_call_for_two_values():
+    run = """
+    import jax, jax_softmax
+    from jax_softmax import _choice, _lowering
+    _choice.RULES = {"cpu": _choice.RULES["cuda"]}
+    _lowering._lower_by_pairs = None  # which nothing may call
+    f = jax.value_and_grad(lambda x: jax.numpy.square(jax_softmax.log_softmax(x)).sum())
+    jax.jit(f).lower(jax.numpy.ones((300, 2100)))
+    print("lowered")
+    """
+    assert python(WITHOUT + run).splitlines()[-1] == "lowered"
+
+
 def test_an_extension_newer_than_jaxlib_is_left_out_with_one_warning(tmp_path):
     warned, unavailable, no_plan = python(TOO_NEW + FALL_BACK, str(tmp_path)).splitlines()
     assert warned.count("kernels are off") == 1
