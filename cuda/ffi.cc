@@ -44,8 +44,8 @@ ffi::Error Run(OpKind op, const Extras& extras, const PairsOfRows& pairs, cudaSt
     operands->problem.workspace_bytes = static_cast<int64_t>((*buffer)->size_bytes());
   }
 
-  const std::optional<Strategy> requested =
-      pairs.of != OpKind::kLogSumExp ? Strategy::kStream : StrategyNamed(strategy);
+  operands->problem.in_pairs = pairs.of != OpKind::kLogSumExp;
+  const std::optional<Strategy> requested = StrategyNamed(strategy);
   if (!requested) return Invalid(op, "no strategy is called '" + std::string(strategy) + "'");
   Device device;
   cudaError_t status = QueryDevice(ordinal, &device);
@@ -88,7 +88,7 @@ ffi::Error RunWithTerms(OpKind op, cudaStream_t stream, int32_t ordinal, ffi::Re
 ffi::Error RunPairs(cudaStream_t stream, int32_t ordinal, ffi::RemainingArgs args,
                     ffi::Result<ffi::AnyBuffer> out, ffi::Result<ffi::AnyBuffer> seconds,
                     ffi::RemainingRets more, int64_t axis, int64_t logical_axis,
-                    std::string_view strategy, bool batch_invariant, bool log_sums) {
+                    std::string_view strategy, bool batch_invariant, bool log_sums, double scale) {
   constexpr auto kOp = OpKind::kLogSumExp;
   const auto first = args.get<ffi::AnyBuffer>(0);
   if (first.has_error()) return first.error();
@@ -99,9 +99,12 @@ ffi::Error RunPairs(cudaStream_t stream, int32_t ordinal, ffi::RemainingArgs arg
                    "has two values for each row of 16 bits, or of float32 for log-softmax, "
                    "both in float32");
   }
+  if (!(scale > 0) || (scale != 1 && *in != DataType::kF32)) {
+    return Invalid(kOp, "wants a positive scale, and of 16 bits none but 1");
+  }
   const auto of = log_sums ? OpKind::kLogSoftmax : OpKind::kSoftmax;
-  return Run(kOp, {}, {seconds->untyped_data(), of}, stream, ordinal, args, out, more, axis,
-             logical_axis, strategy, batch_invariant);
+  return Run(kOp, {{}, scale}, {seconds->untyped_data(), of}, stream, ordinal, args, out, more,
+             axis, logical_axis, strategy, batch_invariant);
 }
 
 ffi::Error RunParts(cudaStream_t stream, int32_t ordinal, ffi::RemainingArgs args,
@@ -179,8 +182,10 @@ XLA_FFI_Error* HandleParts(XLA_FFI_CallFrame* frame) {
 }
 
 XLA_FFI_Error* HandlePairs(XLA_FFI_CallFrame* frame) {
-  static const auto handler =
-      BindingToPairs().Attr<bool>("log_sums").To(RunPairs, {ffi::Traits::kCmdBufferCompatible});
+  static const auto handler = BindingToPairs()
+                                  .Attr<bool>("log_sums")
+                                  .Attr<double>("scale")
+                                  .To(RunPairs, {ffi::Traits::kCmdBufferCompatible});
   return handler->Call(frame);
 }
 

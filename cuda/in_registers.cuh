@@ -32,7 +32,8 @@ constexpr int MinBlocks() {
     if (kRowBytes <= kMaxRowBytesPerLane * 3 / 2) {  // 16 elements, or 24
       if (kMasked) return kNarrow ? kResidentNarrowThreads : kResidentMaskedThreads;
       if (kBiased) return kNarrow ? kResidentNarrowThreads : kResidentThreads;
-      return kPlain && (kNarrow || kThreads > 256) ? kResidentNarrowThreads : kResidentThreads;
+      constexpr bool kLong = kThreads > 256 && !kEstimates<Op>;  // twice the sums: some would spill
+      return kPlain && (kNarrow || kLong) ? kResidentNarrowThreads : kResidentThreads;
     }
     // 32 elements.
     constexpr bool kFew = kMasked || kBiased || kPlain;

@@ -82,7 +82,7 @@ cudaError_t LaunchKernel(void (*kernel)(Args...), const Plan& plan, cudaStream_t
 // 1.06 to 1.19 times as long, with terms up to 320 1.2 to 1.6; with those of interleaved rows
 // alone, 171 kernels fewer, these up to 1.14 (benchmarks/results/h200-tile-lanes.json).
 template <typename Op, typename Load, typename Store, bool kInterleaved, typename Launch>
-cudaError_t LaunchTile(const Plan& plan, Launch launch) {
+cudaError_t LaunchTile(const Plan& plan, const Rows& rows, Launch launch) {
   return WithConstant<1, 2, 4, 8, 16, kWarpLanes>(plan.lanes_per_row, [&](auto lanes) {
     return WithConstant<4, 8, 10, 12, 16, 20, 24, 28, 32, 36, 40, 44, 48, 56, 64>(
         plan.count_per_lane, [&](auto count) {
@@ -105,11 +105,29 @@ cudaError_t LaunchTile(const Plan& plan, Launch launch) {
                                                 : TileFewest(kTerms, kCount);
           if constexpr (kChosen) {
             return launch(
-                TileKernel<Op, Load, Store, kLanes, kCount, kCount - kFewest, kInterleaved>);
+                TileKernel<Op, Load, Store, kLanes, kCount, kCount - kFewest, kInterleaved>,
+                static_cast<int>(plan.rows_per_block / rows.inner), plan.rows_apart);
           } else {
             return cudaErrorInvalidValue;
           }
         });
+  });
+}
+
+// The kernels of "warp", by the vectors of a lane.
+template <typename Op, typename Load, typename Store, int kVector, bool kWhole, typename Launch>
+cudaError_t LaunchWarp(const Plan& plan, Launch launch) {
+  return WithConstant<1, 2, 4, kMaxPacksPerLane>(plan.count_per_lane, [&](auto packs) {
+    constexpr int kRowBytes = kVector * packs * sizeof(typename Op::T);
+    constexpr bool kMany =
+        kExactBlocks<Load, Store, kWhole> && sizeof(typename Load::Io) == 2 && packs == 4;
+    if constexpr (kRowBytes <= kMaxRowBytesPerLane || kMany) {
+      constexpr int kRows = packs < kWarpPacks ? kWarpPacks / packs : 1;
+      return launch(WarpKernel<Op, Load, Store, kVector, kWhole, packs, kRows>,
+                    std::countr_zero(static_cast<unsigned>(plan.lanes_per_row)));
+    } else {
+      return cudaErrorInvalidValue;
+    }
   });
 }
 
@@ -171,34 +189,57 @@ struct OpForTypes {
   using Type = std::conditional_t<kTakesTerms<Direct>, OpOf<Math>, Direct>;
 };
 
-// Of 16 bits or float32, two values for each row.
+// Two values for each row, of 16 bits or float32; in float32 of rows that are kept, too, and of
+// these multiplied by a number.
 template <typename Op, typename In, typename Out>
 cudaError_t RunPairs(const Call& call, cudaStream_t stream, int* resident) {
-  using Load = DirectLoad<Op, In>;
+  constexpr bool kScales = sizeof(In) == 4;
+  using Load = std::conditional_t<kScales, ScaledLoad<Op, In>, DirectLoad<Op, In>>;
   using Store = DirectStore<Op, Out>;
   const Plan& plan = call.plan;
   const Rows& rows = call.problem.rows;
-  if (plan.strategy != Strategy::kStream) return cudaErrorInvalidValue;
   Op op{};
   op.seconds = static_cast<Out*>(call.pairs.seconds);
   op.log_sums = call.pairs.of == OpKind::kLogSoftmax;
-  const Load load{{static_cast<const In*>(call.inputs[0])}, rows.Elements()};
+  Load load;
+  load.source[0] = static_cast<const In*>(call.inputs[0]);
+  load.elements = rows.Elements();
+  if constexpr (kScales) {
+    load.scale = static_cast<float>(call.scale);
+  } else if (call.scale != 1) {
+    return cudaErrorInvalidValue;
+  }
   const Store store{static_cast<Out*>(call.output)};
-  return WithConstant<1, kVectorBytes / sizeof(In)>(plan.vector, [&](auto vector) {
-    return WithConstant<true, false>(rows.columns % vector == 0, [&](auto whole) {
-      const auto launch = [&](auto kernel, auto... more) {
-        return LaunchKernel(kernel, plan, stream, resident, op, load, store, rows, more...);
-      };
-      if constexpr (vector == 1 && !whole) {
+  const auto launch = [&](auto kernel, auto... more) {
+    return LaunchKernel(kernel, plan, stream, resident, op, load, store, rows, more...);
+  };
+  if constexpr (kIsKept<Op>) {
+    constexpr int kVector = kVectorBytes / sizeof(In);
+    switch (plan.strategy) {
+      case Strategy::kTile:
+        return LaunchTile<Op, Load, Store, false>(plan, rows, launch);
+      case Strategy::kWarp:
+        return LaunchWarp<Op, Load, Store, kVector, true>(plan, launch);
+      case Strategy::kRegisters:
+        return LaunchRegisters<Op, Load, Store, kVector, true>(plan, launch);
+      default:
         return cudaErrorInvalidValue;
-      } else if (plan.cluster_blocks == 1) {
-        return launch(ReduceKernel<Op, Load, Store, vector, whole>);
-      } else {
-        constexpr unsigned long long* kNoQueue = nullptr;
-        return launch(StreamKernel<Op, Load, Store, vector, whole>, 0, kNoQueue);
-      }
+    }
+  } else {
+    if (plan.strategy != Strategy::kStream) return cudaErrorInvalidValue;
+    return WithConstant<1, kVectorBytes / sizeof(In)>(plan.vector, [&](auto vector) {
+      return WithConstant<true, false>(rows.columns % vector == 0, [&](auto whole) {
+        if constexpr (vector == 1 && !whole) {
+          return cudaErrorInvalidValue;
+        } else if (plan.cluster_blocks == 1) {
+          return launch(ReduceKernel<Op, Load, Store, vector, whole>);
+        } else {
+          constexpr unsigned long long* kNoQueue = nullptr;
+          return launch(StreamKernel<Op, Load, Store, vector, whole>, 0, kNoQueue);
+        }
+      });
     });
-  });
+  }
 }
 
 // Runs the planned kernel, or with `resident` counts its resident blocks.
@@ -283,20 +324,16 @@ cudaError_t Run(const Call& call, cudaStream_t stream, int* resident) {
         }
         return launch(StridedKernel<Op, Load, Store>, log2_lanes);
       }
-    case Strategy::kTile: {
-      const auto launch_tile = [&](auto kernel) {
-        return launch(kernel, static_cast<int>(plan.rows_per_block / rows.inner), plan.rows_apart);
-      };
+    case Strategy::kTile:
       if constexpr (kFewTerms || !kUnconverted32) {
         return cudaErrorInvalidValue;
       } else if (rows.inner == 1) {
-        return LaunchTile<Op, Load, Store, false>(plan, launch_tile);
+        return LaunchTile<Op, Load, Store, false>(plan, rows, launch);
       } else if constexpr (!kTerms) {
-        return LaunchTile<Op, Load, Store, true>(plan, launch_tile);
+        return LaunchTile<Op, Load, Store, true>(plan, rows, launch);
       } else {
         return cudaErrorInvalidValue;
       }
-    }
     case Strategy::kPanel: {
       if constexpr (kTerms) {
         return cudaErrorInvalidValue;
@@ -358,21 +395,12 @@ cudaError_t Run(const Call& call, cudaStream_t stream, int* resident) {
       rows.columns % kFullVector == 0, [&](auto whole) {
         constexpr bool kWhole = whole;
         constexpr std::integral_constant<int, kFullVector> kVector;
-        constexpr bool kExact = kExactBlocks<Load, Store, kWhole>;
         switch (plan.strategy) {
           case Strategy::kWarp:
-            return WithConstant<1, 2, 4, kMaxPacksPerLane>(plan.count_per_lane, [&](auto packs) {
-              constexpr int kRowBytes = kVector * packs * sizeof(typename Op::T);
-              constexpr bool kMany = kExact && sizeof(In) == 2 && packs == 4;
-              if constexpr ((kRowBytes <= kMaxRowBytesPerLane || kMany) && !kShared &&
-                            (kWhole || kKind != TermsKind::kBiasAlone)) {
-                constexpr int kRows = packs < kWarpPacks ? kWarpPacks / packs : 1;
-                return launch(WarpKernel<Op, Load, Store, kVector, kWhole, packs, kRows>,
-                              log2_lanes);
-              } else {
-                return cudaErrorInvalidValue;
-              }
-            });
+            if constexpr (!kShared && (kWhole || kKind != TermsKind::kBiasAlone)) {
+              return LaunchWarp<Op, Load, Store, kVector, kWhole>(plan, launch);
+            }
+            return cudaErrorInvalidValue;
           case Strategy::kRegisters:
             if constexpr (Op::kInputs == 1 && kVector > 2 && !kShared) {
               return LaunchRegisters<Op, Load, Store, kVector, kWhole>(plan, launch);
@@ -434,7 +462,12 @@ cudaError_t RunAs(const Call& call, cudaStream_t stream, int* resident) {
   using Op = typename OpForTypes<OpOf, In, Out>::Type;
   if constexpr (std::is_same_v<Op, LogSumExp<MathFor<In, float>>>) {
     using Math = std::conditional_t<sizeof(In) == 2, WideningMath::ForPairs, ExactMath<float>>;
-    if (call.pairs.of != OpKind::kLogSumExp) {
+    if (call.problem.in_pairs) {
+      if constexpr (sizeof(In) == 4) {
+        if (call.plan.strategy != Strategy::kStream) {
+          return RunPairs<KeptRowPairs<Math>, In, Out>(call, stream, resident);
+        }
+      }
       return RunPairs<RowPairs<Math>, In, Out>(call, stream, resident);
     }
   }

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 
+#include "math.cuh"
 #include "plan.h"
 
 namespace jax_softmax::JS_ISA {
@@ -348,6 +349,45 @@ struct DirectLoad {
 #pragma unroll
     for (int input = 0; input < Op::kInputs; ++input) e.value[input] = Op::Absent(input);
     return e;
+  }
+};
+
+// LOAD: the same, multiplied by a positive number, for strategies that have a row's elements from
+// it. Products are rounded, as a program has them that multiplies first.
+template <typename Op_, typename Io_>
+struct ScaledLoad : DirectLoad<Op_, Io_> {
+  using Base = DirectLoad<Op_, Io_>;
+  using typename Base::E, typename Base::Kept, typename Base::Row, typename Base::T;
+  template <int kVector>
+  using Raw = typename Base::template Raw<kVector>;
+
+  T scale = 1;
+
+  template <typename W>
+  __device__ __forceinline__ Kept Decode(Row row, const W& window, typename W::Index pack,
+                                         const Raw<W::kVector> (&raw)[Op_::kInputs],
+                                         E (&e)[W::kVector]) const {
+    Base::Decode(row, window, pack, raw, e);
+    return Multiply(e);
+  }
+  template <int kStep, int kCount>
+  __device__ __forceinline__ Kept Apply(Row, int, E (&e)[kCount]) const {
+    return Multiply(e);
+  }
+  __device__ __forceinline__ Kept At(Row row, int64_t column, int64_t offset, E& e) const {
+    E one[1];
+    Base::At(row, column, offset, one[0]);
+    Multiply(one);
+    e = one[0];
+    return {};
+  }
+
+ private:
+  template <int kCount>
+  __device__ __forceinline__ Kept Multiply(E (&e)[kCount]) const {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) e[i].value[0] = ScalarMath<T>::Product(e[i].value[0], scale);
+    return {};
   }
 };
 

@@ -58,6 +58,7 @@ struct Problem {
   bool masks_alone = false;     // of an op that takes terms: there are no others
   bool masks_only = false;      // the same, but maybe a scale
   bool bias_alone = false;      // Terms::AreBiasAlone, and nothing is converted
+  bool in_pairs = false;        // of logsumexp: what softmax or log-softmax of rows is made of
 
   constexpr TypePair Types() const { return {dtype, out_dtype}; }
   // Elements of at most 32 bits, and results of their type: all that some kernels are built for.
@@ -1669,6 +1670,16 @@ constexpr bool PrefersSlab(const Problem& p) {
 // The strategies in order of preference.
 constexpr std::array<Strategy, 6> Preferred(const Problem& p, const Device& device) {
   using enum Strategy;
+  if (p.in_pairs) {
+    const bool contiguous = p.rows.inner == 1 && HasFullVectors(p);
+    if (SizeOf(p.dtype) == 2 || !contiguous) return {kStream};
+    const bool whole = p.rows.columns % VectorOf(p) == 0;
+    if (PrefersTile(p) || (!whole && p.rows.columns <= kWarpLanes * TileElements(p))) {
+      return {kTile, kStream};
+    }
+    if (!whole) return {kStream};
+    return {p.rows.columns > kRegistersColumns ? kRegisters : kWarp, kStream};
+  }
   // XLA's buffers are aligned, but for slices of others that it hands on as they are.
   if (!HasFullVectors(p) && p.rows.inner == 1) {
     return {p.rows.columns > kUnalignedColumns ? kStream : kStrided};

@@ -10,7 +10,13 @@ from typing import Any, NamedTuple
 
 from . import _native
 from ._choice import FORWARD
-from ._neighbours import is_fused, maker_behind
+from ._neighbours import (
+    is_call,
+    is_fused,
+    is_of_product,
+    logits_of_log_softmax,
+    maker_behind,
+)
 from ._operations import CONSTRAINTS, MOVED, before, name_of, number_of, shape_of
 
 # With larger ones, logits of 16 bits that the kernels tell apart without it might be as one.
@@ -83,7 +89,22 @@ def _before_reshapes(value: Any) -> Any:
     return value
 
 
-def _scale_before(operand: Any, readers: int, explicit: bool) -> tuple[float, Any] | None:
+def scaled_logits(result: Any, functions: Any) -> Affine | None:
+    """What a kernel, or XLA's code, made this log-softmax of right here; or None.
+
+    Whatever else has read the product. That of a matrix product is as it lies.
+    """
+    logits = logits_of_log_softmax(result, functions)
+    if logits is None:
+        return None
+    if is_call(result):
+        return Affine(logits, scale_within(result, functions) or 1.0)
+    scaled = None if is_of_product(logits, functions) else _scale_before(logits, math.inf, False)
+    scale, logits = scaled or (1.0, logits)
+    return Affine(logits, scale)
+
+
+def _scale_before(operand: Any, readers: float, explicit: bool) -> tuple[float, Any] | None:
     """The positive number that made an array, and the array of the same type that it multiplied.
 
     A quotient by a number is a product with its reciprocal to XLA too. None where it has more than

@@ -12,7 +12,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import mlir
 
 from . import _choice, _native
-from ._affine import BIAS, WITH_TERMS, Affine, affine_before, scale_within
+from ._affine import BIAS, WITH_TERMS, Affine, affine_before, scale_within, scaled_logits
 from ._casts import (
     OF_NARROW,
     Seen,
@@ -32,7 +32,6 @@ from ._neighbours import (
     is_of_product,
     is_scaled,
     is_scattered,
-    logits_of_log_softmax,
     logits_within,
     of_pairs,
 )
@@ -510,20 +509,24 @@ def _lower(
     return function(loaded[0], *loaded[1])
 
 
-def _lower_by_pairs(ctx: Any, operands: Sequence[Any], *, op: str, axis: int, dtype: Any) -> Any:
+def _lower_by_pairs(
+    ctx: Any, operands: Sequence[Any], *, op: str, axis: int, dtype: Any, scale: float = 1.0
+) -> Any:
     """Softmax or log-softmax in float32, of which a call makes two values for each row.
 
     XLA computes the elements with what reads them: of 16 bits, they would be twice their logits in
-    memory.
+    memory. A difference from a product it may round once, where the call has rounded the product:
+    hence the smaller one of it and the largest, which it is.
     """
     log = op == "log_softmax"
     request = {"axis": axis, "dtype": dtype, "strategy": "auto", "batch_invariant": True}
     request |= {"logical_axis": ctx.avals_in[-1].ndim - 1, "workspace": 0, "log_sums": log}
 
     def lowered(x: jax.Array) -> jax.Array:
-        of_rows = row_pairs_p.bind(jnp.moveaxis(x, axis, -1), **request)
+        of_rows = row_pairs_p.bind(jnp.moveaxis(x, axis, -1), scale=scale, **request)
         largest, second = (jnp.expand_dims(values, axis) for values in of_rows)
-        shifted = x.astype(dtype) - largest
+        x = x.astype(dtype)
+        shifted = (x if scale == 1 else jnp.minimum(scale * x, largest)) - largest
         return shifted - second if log else jnp.exp(shifted) * second
 
     ctx = ctx.replace(avals_in=ctx.avals_in[-1:])
@@ -544,31 +547,37 @@ def _made_of_pairs(
     """The operands of a log-softmax's derivative; the first, its result, may be made of pairs.
 
     What has read the result before is seen by now. Where that is XLA's code alone, which computes
-    elements as it needs them, it reads no other from here on: a kernel that wrote it, or XLA's
-    code, is in the program only where something later reads it, as its caller may.
+    elements as it needs them, it reads no other from here on, nor does what later reads one that
+    XLA's code made. A kernel that wrote it is in the program only for those, as its caller.
     """
     del params
     (here, *others), (aval, *_) = ctx.module_context.platforms, ctx.avals_in
     functions, result = ctx.module_context.symbol_table, operands[0]
     if others or backend or batch_invariant or strategy != "auto" or not one_device(ctx):
         return operands
-    logits = logits_of_log_softmax(result, functions) if here in _choice.RULES else None
-    if logits is None:
+    found = scaled_logits(result, functions) if here in _choice.RULES else None
+    if found is None:
         return operands
     how = how_read(result, functions)
     if how is None:
-        made = of_pairs(logits, functions)  # as before another derivative
+        made = of_pairs(found.logits, functions) if found.scale == 1 else None  # as made before
         return operands if made is None else [made if v == result else v for v in operands]
     problem = aval.shape, axis, aval.dtype, dtype, here
     seen = {"reduced": how == "reduced", "by_kernel": is_call(result)}
-    fused = is_fused(logits, functions)
-    if fused is not False or not _choice.reads_pairs("log_softmax", *problem, **seen):
+    reads = _choice.reads_pairs("log_softmax", *problem, **seen)
+    if not reads or is_fused(found.logits, functions) is not False:
         return operands
     ctx = ctx.replace(avals_in=[aval], avals_out=[aval])
+    request = {"op": "log_softmax", "axis": axis, "dtype": dtype, "scale": found.scale}
     with mlir.ir.InsertionPoint(result.owner):
-        (made,) = _lower_by_pairs(ctx, [logits], op="log_softmax", axis=axis, dtype=dtype)
-    result.replace_all_uses_with(made)
-    return [made if v == result else v for v in operands]
+        (made,) = _lower_by_pairs(ctx, [found.logits], **request)
+    if is_call(result):
+        result.replace_all_uses_with(made)
+        return [made if v == result else v for v in operands]
+    for number, operand in enumerate(made.owner.operands):
+        result.owner.operands[number] = operand
+    made.owner.erase()
+    return operands
 
 
 def fastest(
@@ -810,9 +819,10 @@ def _lower_call(
     return rule(ctx, *operands, axis=axis, logical_axis=logical_axis, **attributes)
 
 
-def _lower_row_pairs(ctx: Any, x: Any, *, log_sums: bool, **params: Any) -> Any:
+def _lower_row_pairs(ctx: Any, x: Any, *, log_sums: bool, scale: float, **params: Any) -> Any:
     del params
-    return mlir.lower_fun(partial(row_pairs, log_sums=log_sums), multiple_results=True)(ctx, x)
+    function = partial(row_pairs, log_sums=log_sums, scale=scale)
+    return mlir.lower_fun(function, multiple_results=True)(ctx, x)
 
 
 def _partitioning(shapes: Sequence[tuple[Any, ...]], operands: int) -> dict[str, Any]:

@@ -67,12 +67,13 @@ def is_scattered(value: Any, functions: Any) -> bool:
 
 
 def logits_of_log_softmax(result: Any, functions: Any) -> Any | None:
-    """What a kernel, or XLA's code, made this log-softmax of right here; or None."""
+    """What a kernel, or XLA's code, made this log-softmax of right here; or None.
+
+    The kernel may have multiplied that.
+    """
     logits = None
     if _target_of(result.owner) == "log_softmax":
-        told = result.owner.attributes["mhlo.backend_config"]
-        multiplied = "scale" in told and told["scale"].value != 1
-        logits = None if multiplied else result.owner.operands[0]
+        logits = result.owner.operands[0]
     elif name_of(result.owner) == "stablehlo.subtract":
         logits = logits_within(result, functions)
     return logits if logits is not None and logits.type == result.type else None
@@ -105,15 +106,21 @@ def how_read(result: Any, functions: Any) -> str | None:
     write them.
     """
     pending, made, how = [result], set(), None  # of it, element by element
-    seen = set(pending)
+    seen, calls = set(pending), {}  # by what is called
     while pending and len(seen) <= MOST_VALUES:
         value = pending.pop(0)
         for use in value.uses:
             reader, new = use.owner, []
             name = name_of(reader)
             if name == "func.call" and reader.attributes["callee"].value in functions:
-                function = functions[reader.attributes["callee"].value]
-                new = [function.entry_block.arguments[use.operand_number]]
+                callee = reader.attributes["callee"].value
+                new = [functions[callee].entry_block.arguments[use.operand_number]]
+                calls.setdefault(callee, []).append(reader)
+            elif name == "func.return":
+                function = reader.parent.attributes["sym_name"].value
+                new = [call.results[use.operand_number] for call in calls.get(function, ())]
+                if not new and value not in made:
+                    return None
             elif name in RESHAPING or name in ELEMENTWISE:
                 new = list(reader.results)
             elif name == "stablehlo.reduce":

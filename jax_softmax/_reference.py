@@ -162,12 +162,13 @@ def _are_narrow(*dtypes: Any) -> bool:
     return all(jnp.dtype(d).itemsize == 2 for d in dtypes)
 
 
-def row_pairs(x: jax.Array, *, log_sums: bool) -> tuple[jax.Array, jax.Array]:
-    """Of rows along the last axis, in float32: the maxima, and `1 / sum(exp(x - max))`.
+def row_pairs(x: jax.Array, *, log_sums: bool, scale: float) -> tuple[jax.Array, jax.Array]:
+    """Of `scale * x`, in rows along the last axis: the maxima, and `1 / sum(exp(. - max))`.
 
     With `log_sums` not these, of which softmax is made, but the sums' logarithms, for log-softmax.
+    In float32.
     """
-    x = x.astype(jnp.float32)
+    x = x.astype(jnp.float32) if scale == 1 else scale * x.astype(jnp.float32)
     d = _shifted(x, -1)
     e = jnp.exp(d)
     if log_sums:

@@ -426,6 +426,18 @@ def differentiated(mesh, columns) -> dict:
     }
 
 
+def returned(mesh) -> list:
+    """The calls of a loss that returns its log-softmax too, and whether XLA looks for maxima."""
+    x = jax.ShapeDtypeStruct((ROWS, 1000), "float32", sharding=NamedSharding(mesh, P()))
+
+    def loss(x):
+        y = jax_softmax.log_softmax(x)
+        return jnp.square(y).sum(), y
+
+    hlo = compiled(jax.value_and_grad(loss, has_aux=True), x)
+    return [count_calls(hlo), count_calls(hlo, "row_pairs"), "maximum(" in hlo]
+
+
 def writers(mesh) -> int:
     """How many kernels of masked softmax by XLA along another axis write what has its size."""
     x = jax.ShapeDtypeStruct((78, 1932, 48), "float32", sharding=NamedSharding(mesh, P()))
@@ -444,6 +456,7 @@ def main() -> None:
     programs["sums of pairs"] = {n: pairs(meshes[n]) for n in DEVICES}
     programs["writers"] = writers(meshes[1])
     programs["differentiated"] = {n: differentiated(meshes[1], n) for n in DIFFERENTIATED}
+    programs["returned"] = returned(meshes[1])
     programs["constrained"] = {n: constrained(meshes[n]) for n in DEVICES}
     programs |= {
         f"{way} of {dtype} on {n}": scaled(meshes[n], way, dtype) for way, dtype, n in SCALED

@@ -89,7 +89,7 @@ def test_the_sum_matches_wider_arithmetic(op, dtype):
         pairs = zip(arrays, cases, strict=True)
         return [bind(op, x + bias, axis=axis, **KERNELS) for (x, bias), (*_, axis) in pairs]
 
-    assert program.lower(arrays).as_text().count(f"masked_{op}.v4") == len(cases)
+    assert program.lower(arrays).as_text().count(f"masked_{op}.v5") == len(cases)
     for got, (x, bias, axis) in zip(jax.device_get(program(arrays)), cases, strict=True):
         assert_right(op, got, added(x, bias), axis=axis, flat=flat_ulps(op, "cuda"))
 
@@ -105,7 +105,7 @@ def test_special_values_and_a_bias(op, dtype, columns):
     f = jax.jit(lambda x, b: getattr(jax_softmax, op)(x + b, **KERNELS))
     for special in (1, np.inf, np.nan, -np.inf):
         bias = np.where(first, 0.5, special).astype(dtype)
-        assert f"masked_{op}.v4" in f.lower(x, bias).as_text()
+        assert f"masked_{op}.v5" in f.lower(x, bias).as_text()
         assert_right(op, f(x, bias), added(x, bias), axis=1, context=special)
 
 
@@ -126,7 +126,7 @@ def test_gradients_through_a_product_and_a_bias(op, dtype, columns, default):
         return jax.jit(lambda x, bias, g: (lambda y, back: (y, *back(g)))(*jax.vjp(value, x, bias)))
 
     ours = both_passes(lambda x: getattr(jax_softmax, op)(x, **request))
-    assert default or f"masked_{op}.v4" in ours.lower(x, bias, g).as_text()
+    assert default or f"masked_{op}.v5" in ours.lower(x, bias, g).as_text()
     with jax.enable_x64(True):
         truth = both_passes(lambda x: getattr(jax.nn, op)(x))
         arrays = [jnp.asarray(v, jnp.float64) for v in (x, bias, g)]
@@ -209,7 +209,7 @@ def test_products_of_a_part_of_a_row_may_be_too_large(op, dtype, divisor, strate
 
 def test_a_handler_wants_a_positive_scale():
     shape = jax.ShapeDtypeStruct((4, 8), "float32")
-    call = jax.ffi.ffi_call("jax_softmax.softmax.v4", shape)
+    call = jax.ffi.ffi_call("jax_softmax.softmax.v5", shape)
     request = {"axis": np.int64(1), "logical_axis": np.int64(1), "strategy": "auto"}
     with pytest.raises(jax.errors.JaxRuntimeError, match="wants a positive scale"):
         jax.block_until_ready(

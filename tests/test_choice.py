@@ -489,11 +489,12 @@ def test_what_was_16_bits_is_xlas_along_another_axis(op):
 
 
 READ = [  # shape, and whether two values of each row are made where that is reduced, or is not
-    ((1000, 999),),
-    ((132, 1000), "reduced", "by a kernel"),
+    ((100_000, 8),),
+    ((100_000, 9), "reduced", "by a kernel"),
+    ((132, 1000), "reduced", "by a kernel", "by elements"),
     ((131, 1000),),  # a launch costs more than so few elements
-    ((1000, 2047), "reduced", "by a kernel"),
-    ((2, 1000, 2048), "reduced", "by a kernel", "by elements"),
+    ((1000, 511), "reduced", "by a kernel"),
+    ((2, 1000, 512), "reduced", "by a kernel", "by elements"),
     ((65, 65_536), "reduced", "by a kernel", "by elements"),
     ((64, 65_536),),  # a block has each row
 ]

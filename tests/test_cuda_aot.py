@@ -165,6 +165,10 @@ def test_a_log_softmax_that_is_reduced_is_in_no_memory(columns, programs):
     assert made["temporaries"] < 0.25  # two values for each row, and sums
 
 
+def test_a_result_that_is_returned_too_is_of_the_same_pairs(programs):
+    assert programs["returned"] == [1, 1, False]
+
+
 def test_masked_logits_along_another_axis_are_in_no_memory(programs):
     assert programs["writers"] == 1
 

@@ -3,19 +3,27 @@
 Kernels make two values of each row, XLA the rest of these.
 """
 
+import itertools
+import operator
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from _truth import TRUTH, assert_right, wide
+from _truth import FLAT_ULPS, TRUTH, assert_right, wide
 
 import jax_softmax
-from jax_softmax import _choice
+from jax_softmax import _choice, _lowering
 
 FOUND = ("row_pairs", "log_softmax")
 # Past what a launch costs more than: 2^17 elements.
-SHAPES = [(2, 70, 1040), (135, 1001), (70, 2050), (40, 4096), (70, 8192), (60, 50_257)]
-LONGER = SHAPES[2:]  # of which XLA has what is made element by element too
+SHAPES = [
+    *((15_000, 9), (14_000, 10), (5000, 33), (2100, 64), (1100, 127), (1100, 128), (700, 200)),
+    *((400, 333), (300, 512), (2, 120, 577), (140, 999), (2, 70, 1040), (135, 1001), (70, 2050)),
+    *((40, 4096), (70, 8192), (60, 50_257), (70, 70_001)),
+]
+LONGER = [shape for shape in SHAPES if shape[-1] >= 512]  # XLA has what is not reduced too
 each_shape = pytest.mark.parametrize("shape", SHAPES, ids=str)
 
 
@@ -62,6 +70,36 @@ def test_a_loss_and_its_gradient(shape, kind, platform):
     assert (np.abs(wide(gradient) - want) <= 2.0**-23 * (8 - 2 * y) * size).all()
 
 
+LENGTHS = (
+    *(1, 3, 4, 7, 9, 12, 16, 21, 31, 32, 33, 45, 63, 64, 65, 90, 101, 128, 129, 150, 190, 256, 257),
+    *(300, 384, 385, 450, 512, 513, 640, 700, 777, 900, 999, 1000, 1100, 1152, 1300, 1500, 1700),
+    *(2000, 2048, 2049, 2052, 3001, 4096, 4097, 8192, 50_257, 70_001, 131_072),
+)
+
+
+# XLA:CPU does not round products, which tells only where they are rounded.
+NUMBERS = {"cuda": (0.3, 3), "cpu": (0.25, 4)}
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("columns", LENGTHS)
+def test_two_values_of_each_row(columns):
+    """By every kernel, all digits of a logarithm: those of a row's largest result."""
+    request = {"axis": 1, "logical_axis": 1, "dtype": jnp.dtype("float32"), "workspace": 0}
+    request |= {"strategy": "auto", "batch_invariant": True, "log_sums": True}
+    kinds = "normal", "peaked", "far from 0", "equal"
+    for scale, kind in itertools.product((1.0, NUMBERS["cuda"][0]), kinds):
+        program = jax.jit(partial(_lowering.row_pairs_p.bind, scale=scale, **request))
+        x = jnp.ones((70, columns), "float32") if kind == "equal" else rows(kind, (70, columns))
+        lowered = program.lower(x)
+        assert calls(lowered, "row_pairs") == 1
+        largest, log_sums = lowered.compile()(x)
+        logits = np.float32(scale) * np.asarray(x)
+        np.testing.assert_array_equal(largest, logits.max(1))
+        y = (logits - largest[:, None]) - log_sums[:, None]
+        assert_right("log_softmax", y, logits, axis=1, flat=FLAT_ULPS)
+
+
 def halved(x, g):
     """The halves of a log-softmax, which XLA makes of it, and a pull-back through both."""
     y, pull_back = jax.vjp(lambda x: 0.5 * jax_softmax.log_softmax(x), x)
@@ -77,7 +115,27 @@ def test_what_is_made_of_a_result(shape, platform):
     assert_right("log_softmax", 2 * program.compile()(x, x)[0], x, axis=axis)
 
 
-@pytest.mark.parametrize("columns", [2048, 4097, 9000])
+@pytest.mark.parametrize("shape", [(300, 512), (140, 1001), (70, 4100), (70, 70_001)], ids=str)
+@pytest.mark.parametrize("make", [operator.mul, operator.truediv])
+def test_logits_times_a_number(shape, make, platform):
+    """Rounded, of which the last digits of the largest results are."""
+    x, number = rows("peaked", shape), NUMBERS[platform][make is operator.truediv]
+
+    def made(x, g):
+        y, pull_back = jax.vjp(lambda x: 0.5 * jax_softmax.log_softmax(make(x, number)), x)
+        return y, pull_back(g)[0]
+
+    program = jax.jit(made).lower(x, x)
+    assert calls(program, "row_pairs") == (platform == "cuda")
+    y, gradient = program.compile()(x, x)
+    logits = np.asarray(x) * np.float32(make(1.0, number))
+    assert_right("log_softmax", 2 * y, logits, axis=1)
+    whole = jax.nn.softmax(wide(logits), -1)
+    want = make(0.5, number) * (wide(x) - whole * wide(x).sum(-1, keepdims=True))
+    np.testing.assert_allclose(gradient, want, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("columns", [512, 1000, 2048, 4097, 9000])
 def test_special_rows(columns, platform):
     x = np.zeros((400, columns), "float32")
     x[0, 3], x[1, 5], x[2], x[3, 11] = np.nan, np.inf, -np.inf, -np.inf
@@ -156,6 +214,22 @@ def test_what_reads_a_result_is_seen(kind, platform):
     assert pairs(both) == (expected and platform == "cuda")
 
 
+def test_a_sum_behind_a_function_is_seen(platform):
+    """Of so few columns, XLA's code reads single elements of what XLA's code wrote."""
+    x = jax.ShapeDtypeStruct((400, 448), jnp.dtype("float32"))
+
+    def made(read):
+        def both(x):
+            value, pull_back = jax.vjp(lambda x: read(jax_softmax.log_softmax(x)), x)
+            return pull_back(jax.lax.optimization_barrier(value))
+
+        return calls(jax.jit(both).lower(x), "row_pairs")
+
+    kept = jax.jit(lambda y: jnp.where(y > -9, y, 0))
+    assert made(lambda y: kept(y).sum()) == made(lambda y: y.sum()) == (platform == "cuda")
+    assert made(kept) == 0
+
+
 def test_what_makes_the_logits_is_seen(platform):
     """Where anything does, XLA would have to write them for a kernel."""
 
@@ -168,14 +242,15 @@ def test_what_makes_the_logits_is_seen(platform):
     on_gpu = int(platform == "cuda")
     assert of(lambda x: x) == of(lambda x: x.reshape(-1, 1050)) == on_gpu
     assert of(lambda x: x @ jnp.ones((2100, 1024))) == on_gpu
-    for make in (jnp.sin, lambda x: x * 0.125, lambda x: x + x[0], lambda x: x.astype("bfloat16")):
+    assert of(lambda x: x / 0.07) == of(lambda x: 3 * (x @ jnp.ones((2100, 1024)))) == on_gpu
+    for make in (jnp.sin, lambda x: -x, lambda x: x + x[0], lambda x: x.astype("bfloat16")):
         assert of(make) == 0
     for options in ({"batch_invariant": True}, {"implementation": platform}, {"axis": 0}):
         assert of(lambda x: x, **options) == 0
 
 
 def test_a_result_that_is_returned_too(platform):
-    """After its derivative: it is what was lowered before, beside what the loss is made of."""
+    """After its derivative. What XLA's code made of the logits is in the program once."""
     x = rows("normal", (300, 1000))
 
     def loss(x):
@@ -184,7 +259,9 @@ def test_a_result_that_is_returned_too(platform):
 
     program = jax.jit(jax.value_and_grad(loss, has_aux=True)).lower(x)
     assert calls(program, "row_pairs") == (platform == "cuda")
-    (value, y), _ = program.compile()(x)
+    program = program.compile()
+    (value, y), _ = program(x)
+    assert platform != "cuda" or "maximum(" not in program.as_text()
     assert_right("log_softmax", y, x, axis=1)
     np.testing.assert_allclose(value, np.square(wide(y)).sum(), rtol=1e-6)
 
@@ -203,6 +280,24 @@ def test_what_else_reads_the_logits(platform):
     assert calls(made(jax_softmax).lower(x), "row_pairs") == 0
     for got, want in zip(made(jax_softmax)(x), made(jax.nn)(x), strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+
+
+def test_two_temperatures(platform):
+    """What was made of the logits is no result of these times a number, nor the other way round."""
+    x, labels = rows("normal", (150, 1000)), jnp.arange(150)
+
+    def made(library, first, second):
+        def loss(x):
+            reduced = jnp.square(library.log_softmax(first * x)).sum()
+            return reduced + 1e3 * picked(library.log_softmax(second * x), labels).sum()
+
+        return jax.jit(jax.value_and_grad(loss))
+
+    for numbers in ((1, 0.5), (0.5, 1), (0.5, 0.25)):
+        for got, want in zip(
+            made(jax_softmax, *numbers)(x), made(jax.nn, *numbers)(x), strict=True
+        ):
+            np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-3)
 
 
 def test_two_results_of_the_same_logits(platform):

@@ -22,7 +22,7 @@ REPORT = re.compile(
 )
 NAME = re.compile(
     r"device\d+(?P<strategy>(?:[A-Z][a-z]+)+?)KernelINS0_\d+(?P<op>[A-Za-z]+?)INS0_\d+\w*?Math.*?"
-    r"(?:Direct|Terms)LoadIS\d?_(?P<dtype>\w+?)(?:LNS0_\d+TermsKindE\dE)?E"
+    r"(?:Direct|Scaled|Terms)LoadIS\d?_(?P<dtype>\w+?)(?:LNS0_\d+TermsKindE\dE)?E"
     r"ENS0_\d+(?:Direct|Masked)StoreIS\d?_(?P<out>\w+?)EE"
 )
 # A kernel that is no op's for strategies.

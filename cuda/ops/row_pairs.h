@@ -6,8 +6,7 @@
 
 namespace jax_softmax::JS_ISA {
 
-// No op of its own: logsumexp of 16 bits in float32, or of float32, with two results. By "stream"
-// alone.
+// No op of its own: logsumexp of 16 bits in float32, or of float32, with two results.
 template <typename M>
 struct RowPairs : LogSoftmax<M, AsTheyLie<M>> {
   using Base = LogSoftmax<M, AsTheyLie<M>>;
@@ -35,5 +34,41 @@ struct RowPairs : LogSoftmax<M, AsTheyLie<M>> {
     return {row.pivot, log_sums ? row.log_sum : factor};
   }
 };
+
+// The same of rows that are kept, in float32: the plain sum first, as logsumexp has it. Of a sum
+// near 1 the logarithm is the others' digits; there the others are summed once more, of which there
+// is one less than columns.
+template <typename M>
+struct KeptRowPairs : RowPairs<M> {
+  using Base = RowPairs<M>;
+  using T = typename M::T;
+  using Second = typename Base::Second;
+  using Sums = typename M::ForLogSums;
+  static constexpr bool kIsKept = true;
+
+  static constexpr bool kEstimates = true;
+  using Estimate = Sum<Sums>;
+  JS_HD T EstimateTerm(Element<T, 1> e, T pivot) const { return Sums::ExpShifted(e[0], pivot); }
+  JS_HD Second FromEstimate(Estimate sum, T pivot) const {
+    Second second;
+    second.below.high = Sums::Unshifted(sum.Value(), pivot);
+    return second;
+  }
+  JS_HD bool IsGood(Second estimated) const { return estimated.below.high > 1.5f; }
+  // At +inf, the maximum's difference is NaN.
+  JS_HD T RefinedTerm(Element<T, 1> e, T pivot) const {
+    return e[0] == pivot ? e[0] - pivot : M::ExpOfDifference(e[0], pivot);
+  }
+  JS_HD Second FromRefined(Estimate others, Second estimated) const {
+    Second second;
+    second.below.high = others.Value();
+    second.ties = estimated.below.high == 0 ? 0 : 1;
+    return second;
+  }
+};
+
+// Whether these are of rows that are kept.
+template <typename Op>
+inline constexpr bool kIsKept = requires { requires Op::kIsKept; };
 
 }  // namespace jax_softmax::JS_ISA
