@@ -415,7 +415,8 @@ inline constexpr int kRingPlacesBytes = 4096;  // for what is known of places
 // in 6 and at 0.94 in 5 (benchmarks/results/h200-ring-parts.json); of these, the 99 KB of compute
 // capability 12.0 have room for three, too few for a ring. Of 26 KB in place of 24, bf16 rows of
 // whole vectors ran as fast within 0.006, but 100,000 columns at 0.95 instead of 0.94, and 64 rows
-// of 128,256 took 12.8 us instead of 12.2 (the same file).
+// of 128,256 took 12.8 us instead of 12.2 (the same file); of 22 KB, in 12 parts in place of 11,
+// the same 12.8 (benchmarks/results/h200-ring-narrow.json).
 struct RingSize {
   int places;
   int64_t bytes;

@@ -51,7 +51,7 @@ class Read(NamedTuple):
 
     XLA's kernel of both is as fast where rows are short and a result is read element by element: a
     cast behind 400 float32 columns of log-softmax has 0.9 of that speed so, behind 512 1.2 times, a
-    sum of squares 2.1 and 1.3 times (benchmarks/results/h200-graph-pairs.json).
+    sum of squares 2.1 and 1.3 times (benchmarks/results/h200-graph-pairs-everywhere.json).
     """
 
     reduced: int  # where that is reduced, or a kernel would write the result
