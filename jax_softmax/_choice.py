@@ -14,6 +14,7 @@ narrower types).
 """
 
 import math
+from collections.abc import Collection
 from typing import Any, NamedTuple
 
 from ._reference import FEW_COLUMNS, ONE_KERNEL, compute_dtype, filled
@@ -51,11 +52,14 @@ class Read(NamedTuple):
 
     XLA's kernel of both is as fast where rows are short and a result is read element by element: a
     cast behind 400 float32 columns of log-softmax has 0.9 of that speed so, behind 512 1.2 times, a
-    sum of squares 2.1 and 1.3 times (benchmarks/results/h200-graph-pairs-everywhere.json).
+    sum of squares 2.1 and 1.3 times (benchmarks/results/h200-graph-pairs-everywhere.json). Labels
+    that pick from it, too, are faster by kernels both ways, where these have the result: smoothed
+    ones of 333 columns 1.3 times (h200-losses-by-hand.json).
     """
 
     reduced: int  # where that is reduced, or a kernel would write the result
     elements: int  # elsewhere
+    picked: int  # where a kernel would write what labels pick from, too
 
 
 class Fused(NamedTuple):
@@ -304,7 +308,7 @@ RULES = {
         },
         widened_across={"log_softmax": 2**7, "softmax": 0},
         pairs={"softmax": Longer(14_000, 2**7), "log_softmax": Longer(ONE_KERNEL, 0)},
-        pairs_read={("log_softmax", 4): Read(reduced=9, elements=2**9)},
+        pairs_read={("log_softmax", 4): Read(reduced=9, elements=2**9, picked=1000)},
         terms_columns=32,
         biased=range(32, 2**9 + 1),
         long=2**15,
@@ -465,14 +469,14 @@ def reads_pairs(
     output_dtype: Any,
     platform: str,
     *,
-    reduced: bool,
+    how: Collection[str],
     by_kernel: bool,
 ) -> bool:
     """Whether a kernel makes two values of each row where XLA has what reads `op` in its own code.
 
-    Nothing that makes the operand is; there is a derivative, which is XLA's then. `reduced` says
-    that what reads the result reduces it, or what is made of it, `by_kernel` that a kernel wrote
-    it.
+    Nothing that makes the operand is; there is a derivative, which is XLA's then. The result, or
+    what is made of it element by element, is "reduced" or "picked" from; `by_kernel` says that a
+    kernel wrote it.
     """
     rule = RULES.get(platform)
     if rule is None or not all(isinstance(d, int) for d in shape) or dtype != output_dtype:
@@ -483,7 +487,9 @@ def reads_pairs(
     read = rule.pairs_read.get((op, dtype.itemsize))
     if read is None or rows <= columns // rule.split_columns:  # one block has each
         return False
-    return columns >= (read.reduced if reduced or by_kernel else read.elements)
+    if by_kernel and "picked" in how:
+        return columns >= read.picked
+    return columns >= (read.reduced if by_kernel or "reduced" in how else read.elements)
 
 
 def choose(

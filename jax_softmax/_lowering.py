@@ -559,12 +559,11 @@ def _made_of_pairs(
     if found is None:
         return operands
     how = how_read(result, functions)
-    if how is None:
+    if not how:
         made = of_pairs(found.logits, functions) if found.scale == 1 else None  # as made before
         return operands if made is None else [made if v == result else v for v in operands]
     problem = aval.shape, axis, aval.dtype, dtype, here
-    seen = {"reduced": how == "reduced", "by_kernel": is_call(result)}
-    reads = _choice.reads_pairs("log_softmax", *problem, **seen)
+    reads = _choice.reads_pairs("log_softmax", *problem, how=how, by_kernel=is_call(result))
     if not reads or is_fused(found.logits, functions) is not False:
         return operands
     ctx = ctx.replace(avals_in=[aval], avals_out=[aval])

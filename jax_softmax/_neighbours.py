@@ -99,13 +99,13 @@ def _differences_from(value: Any) -> list[Any]:
     return [u.owner.results[0] for u in uses if name_of(u.owner) == "stablehlo.subtract"]
 
 
-def how_read(result: Any, functions: Any) -> str | None:
-    """How code reads an array that XLA may have it within: "reduced", or by "elements".
+def how_read(result: Any, functions: Any) -> set[str]:
+    """How code reads an array that XLA may have it within: "reduced", by "elements", "picked".
 
-    None if anything else does, or what picks a few of its elements alone, which is no reason not to
-    write them.
+    Nothing if anything else does, or what picks a few of its elements alone, which is no reason not
+    to write them.
     """
-    pending, made, how = [result], set(), None  # of it, element by element
+    pending, made, how = [result], set(), set()  # of it, element by element
     seen, calls = set(pending), {}  # by what is called
     while pending and len(seen) <= MOST_VALUES:
         value = pending.pop(0)
@@ -120,20 +120,22 @@ def how_read(result: Any, functions: Any) -> str | None:
                 function = reader.parent.attributes["sym_name"].value
                 new = [call.results[use.operand_number] for call in calls.get(function, ())]
                 if not new and value not in made:
-                    return None
+                    return set()
             elif name in RESHAPING or name in ELEMENTWISE:
                 new = list(reader.results)
             elif name == "stablehlo.reduce":
-                how = "reduced"
-            elif value not in made and name not in PICKING:
-                return None
+                how.add("reduced")
+            elif name in PICKING:
+                how.add("picked")
+            elif value not in made:
+                return set()
             if name in ELEMENTWISE:
-                how = how or "elements"
+                how.add("elements")
             if value in made or name in ELEMENTWISE:
                 made.update(new)
             pending += [v for v in new if v not in seen]
             seen.update(new)
-    return how if made.issuperset(pending) else None
+    return how if how != {"picked"} and made.issuperset(pending) else set()
 
 
 def is_of_pairs(result: Any, functions: Any) -> bool:

@@ -491,11 +491,12 @@ def test_what_was_16_bits_is_xlas_along_another_axis(op):
 READ = [  # shape, and whether two values of each row are made where that is reduced, or is not
     ((100_000, 8),),
     ((100_000, 9), "reduced", "by a kernel"),
-    ((132, 1000), "reduced", "by a kernel", "by elements"),
+    ((132, 1000), "reduced", "by a kernel", "picked", "by elements"),
     ((131, 1000),),  # a launch costs more than so few elements
     ((1000, 511), "reduced", "by a kernel"),
     ((2, 1000, 512), "reduced", "by a kernel", "by elements"),
-    ((65, 65_536), "reduced", "by a kernel", "by elements"),
+    ((1000, 999), "reduced", "by a kernel", "by elements"),
+    ((65, 65_536), "reduced", "by a kernel", "picked", "by elements"),
     ((64, 65_536),),  # a block has each row
 ]
 
@@ -506,11 +507,12 @@ def test_what_reads_a_log_softmax_may_be_made_of_two_values(case):
 
     def made(op="log_softmax", axis=-1, dtypes="float32 float32", platform="cuda", **seen):
         problem = op, shape, axis % len(shape), *map(jnp.dtype, dtypes.split()), platform
-        return _choice.reads_pairs(*problem, **({"reduced": True, "by_kernel": False} | seen))
+        return _choice.reads_pairs(*problem, **({"how": {"reduced"}, "by_kernel": False} | seen))
 
-    assert made() == ("reduced" in expected)
-    assert made(reduced=False, by_kernel=True) == ("by a kernel" in expected)
-    assert made(reduced=False) == ("by elements" in expected)
+    assert made() == made(how={"reduced", "picked"}) == ("reduced" in expected)
+    assert made(how={"elements"}, by_kernel=True) == ("by a kernel" in expected)
+    assert made(how={"reduced", "picked"}, by_kernel=True) == ("picked" in expected)
+    assert made(how={"elements"}) == ("by elements" in expected)
     assert not made(op="softmax") and not made(axis=0) and not made(platform="cpu")
     assert not made(dtypes="bfloat16 bfloat16") and not made(dtypes="float32 bfloat16")
     assert not made(dtypes="float64 float64")
