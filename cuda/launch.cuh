@@ -88,11 +88,11 @@ cudaError_t LaunchTile(const Plan& plan, const Rows& rows, Launch launch) {
         plan.count_per_lane, [&](auto count) {
           constexpr int kLanes = lanes, kCount = count;
           constexpr bool kTerms = kTakesTerms<Op>;
-          constexpr int kMost =
-              kInterleaved ? kTileInterleavedColumns / kWarpLanes
-              : kLanes < kWarpLanes
-                  ? (kTerms ? kTileTermsElements : kTileShareElements)
-                  : TileElements(kTerms, kPerRow<Op>, Op::kInputs, sizeof(typename Load::Io));
+          constexpr int kMost = kInterleaved ? kTileInterleavedColumns / kWarpLanes
+                                : kLanes < kWarpLanes
+                                    ? (kTerms ? kTileTermsElements : kTileShareElements)
+                                    : TileElements(kTerms, kPerRow<Op>, Op::kInputs,
+                                                   sizeof(typename Load::Io), kIsKept<Op>);
           // What the plan chooses, and the fewest elements that a lane then has.
           constexpr bool kFew = kCount == kTileFewElements && kLanes <= kTileFewLanes;
           constexpr bool kMany = kCount == 2 * kTileElements && kLanes == kWarpLanes;

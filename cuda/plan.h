@@ -316,8 +316,9 @@ constexpr int TileFewest(bool terms, int places) {
 // bits from there on; of logsumexp "tile" is the fastest as far as it goes: benchmarks/results/
 // h200-tile.json. With terms, "registers" is as fast from 640 float32 columns on, and has not been
 // timed beside more than 28 in 16 bits.
-constexpr int TileElements(bool terms, bool per_row, int inputs, int element_bytes) {
+constexpr int TileElements(bool terms, bool per_row, int inputs, int element_bytes, bool in_pairs) {
   if (terms) return element_bytes == 2 ? kTileTermsElements : kTileShareElements;
+  if (in_pairs) return 32;  // twice the code of other sums: more would be 0.3 MB
   if (per_row) return 64;
   if (inputs == 1) return 44;
   return element_bytes == 2 ? 32 : kTileElements;
@@ -861,7 +862,7 @@ constexpr int InterleavedElements(const Rows& rows, int element_bytes) {
 }
 
 constexpr int TileElements(const Problem& p) {
-  return TileElements(TakesTerms(p.op), IsPerRow(p.op), p.inputs, SizeOf(p.dtype));
+  return TileElements(TakesTerms(p.op), IsPerRow(p.op), p.inputs, SizeOf(p.dtype), p.in_pairs);
 }
 
 constexpr Plan TilePlan(const Problem& p, const Device& device, Plan plan) {
