@@ -52,13 +52,14 @@ class Read(NamedTuple):
 
     XLA's kernel of both is as fast where rows are short and a result is read element by element: a
     cast behind 400 float32 columns of log-softmax has 0.9 of that speed so, behind 512 1.2 times, a
-    sum of squares 2.1 and 1.3 times (benchmarks/results/h200-graph-pairs-everywhere.json). Labels
-    that pick from it, too, are faster by kernels both ways, where these have the result: smoothed
-    ones of 333 columns 1.3 times (h200-losses-by-hand.json).
+    sum of squares 2.1 and 1.3 times (benchmarks/results/h200-graph-pairs-everywhere.json); or where
+    they are no whole vectors: behind 1,999 columns 0.5 and 1.3 times (h200-graph-pairs-odd.json).
+    Labels that pick from it, too, are faster by kernels both ways, where these have the result:
+    smoothed ones of 333 columns 1.3 times (h200-losses-by-hand.json).
     """
 
     reduced: int  # where that is reduced, or a kernel would write the result
-    elements: int  # elsewhere
+    elements: int  # elsewhere, of whole vectors
     picked: int  # where a kernel would write what labels pick from, too
 
 
@@ -489,7 +490,9 @@ def reads_pairs(
         return False
     if by_kernel and "picked" in how:
         return columns >= read.picked
-    return columns >= (read.reduced if by_kernel or "reduced" in how else read.elements)
+    if by_kernel or "reduced" in how:
+        return columns >= read.reduced
+    return columns >= read.elements and columns * dtype.itemsize % 16 == 0
 
 
 def choose(

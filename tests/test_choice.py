@@ -495,7 +495,8 @@ READ = [  # shape, and whether two values of each row are made where that is red
     ((131, 1000),),  # a launch costs more than so few elements
     ((1000, 511), "reduced", "by a kernel"),
     ((2, 1000, 512), "reduced", "by a kernel", "by elements"),
-    ((1000, 999), "reduced", "by a kernel", "by elements"),
+    ((1000, 999), "reduced", "by a kernel"),
+    ((1000, 1999), "reduced", "by a kernel", "picked"),
     ((65, 65_536), "reduced", "by a kernel", "picked", "by elements"),
     ((64, 65_536),),  # a block has each row
 ]

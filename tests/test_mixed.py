@@ -153,7 +153,7 @@ def test_export(op):
 @pytest.mark.gpu
 @pytest.mark.parametrize("x64", [False, True])
 def test_a_call_refuses_what_it_has_no_kernels_for(x64):
-    def call(shape, dtype, results, log_sums=False):
+    def call(shape, dtype, results, log_sums=False, scale=1.0):
         types = [jax.ShapeDtypeStruct(s, d) for s, d in results]
         f = jax.ffi.ffi_call("jax_softmax.row_pairs.v5", types)
         return jax.jit(
@@ -164,6 +164,7 @@ def test_a_call_refuses_what_it_has_no_kernels_for(x64):
                 strategy="auto",
                 batch_invariant=True,
                 log_sums=log_sums,
+                scale=np.float64(scale),
             )
         )(jnp.ones(shape, dtype))
 
@@ -180,3 +181,7 @@ def test_a_call_refuses_what_it_has_no_kernels_for(x64):
         ):
             with pytest.raises(Exception, match="two values for each row"):
                 jax.block_until_ready(call(shape, dtype, results))
+        results = [((4,), "float32")] * 2
+        for dtype, scale in (("float16", 0.5), ("float32", 0.0), ("float32", -1.0)):
+            with pytest.raises(Exception, match="positive scale, and of 16 bits none but 1"):
+                jax.block_until_ready(call((4, 5000), dtype, results, True, scale))
