@@ -32,8 +32,7 @@ constexpr int MinBlocks() {
     if (kRowBytes <= kMaxRowBytesPerLane * 3 / 2) {  // 16 elements, or 24
       if (kMasked) return kNarrow ? kResidentNarrowThreads : kResidentMaskedThreads;
       if (kBiased) return kNarrow ? kResidentNarrowThreads : kResidentThreads;
-      constexpr bool kLong = kThreads > 256 && !kEstimates<Op>;  // twice the sums: some would spill
-      return kPlain && (kNarrow || kLong) ? kResidentNarrowThreads : kResidentThreads;
+      return kPlain && (kNarrow || kThreads > 256) ? kResidentNarrowThreads : kResidentThreads;
     }
     // 32 elements.
     constexpr bool kFew = kMasked || kBiased || kPlain;

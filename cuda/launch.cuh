@@ -166,7 +166,9 @@ cudaError_t LaunchRegisters(const Plan& plan, Launch launch) {
           return launch_with.template operator()<16, kRegistersShortThreads>();
         }
       }
-      return launch_with.template operator()<16, kThreads>();
+      // Longer rows of a value each have 32 elements a lane where there are kernels with these.
+      constexpr bool kShort = kRows.per_row && kRows.element_bytes == 4 && RegistersHoldMany(kRows);
+      if constexpr (!kShort) return launch_with.template operator()<16, kThreads>();
     }
     if constexpr (RegistersHoldSome(kRows)) {
       constexpr int kThreads = RegistersThreads(24, kRows);

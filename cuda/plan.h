@@ -1675,11 +1675,8 @@ constexpr std::array<Strategy, 6> Preferred(const Problem& p, const Device& devi
   if (p.in_pairs) {
     const bool contiguous = p.rows.inner == 1 && HasFullVectors(p);
     if (SizeOf(p.dtype) == 2 || !contiguous) return {kStream};
-    const bool whole = p.rows.columns % VectorOf(p) == 0;
-    if (PrefersTile(p) || (!whole && p.rows.columns <= kWarpLanes * TileElements(p))) {
-      return {kTile, kStream};
-    }
-    if (!whole) return {kStream};
+    if (PrefersTile(p)) return {kTile, kStream};
+    if (IsMasked(p)) return {kStream};
     return {p.rows.columns > kRegistersColumns ? kRegisters : kWarp, kStream};
   }
   // XLA's buffers are aligned, but for slices of others that it hands on as they are.

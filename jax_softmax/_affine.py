@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from . import _native
 from ._choice import FORWARD
 from ._neighbours import (
+    TOLD,
     is_call,
     is_fused,
     is_of_product,
@@ -28,7 +29,6 @@ RESHAPES = {SPREADS, "stablehlo.reshape"}
 # Of a call that adds a bias to logits: its op, by that without any, and the letter of the term.
 WITH_TERMS = {op: f"masked_{op}" for op in FORWARD}
 BIAS = "b"
-TOLD = "mhlo.backend_config"  # the attribute of a call that has its handler's
 
 
 class Affine(NamedTuple):

@@ -560,7 +560,8 @@ def _made_of_pairs(
         return operands
     how = how_read(result, functions)
     if not how:
-        made = of_pairs(found.logits, functions) if found.scale == 1 else None  # as made before
+        # As before another derivative.
+        made = of_pairs(found.logits, axis, functions) if found.scale == 1 else None
         return operands if made is None else [made if v == result else v for v in operands]
     problem = aval.shape, axis, aval.dtype, dtype, here
     reads = _choice.reads_pairs("log_softmax", *problem, how=how, by_kernel=is_call(result))

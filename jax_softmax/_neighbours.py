@@ -34,6 +34,7 @@ ELEMENTWISE = SUMS | {
     )
 }
 ELEMENTWISE |= {"chlo.erf", "chlo.erf_inv", "chlo.square"}
+TOLD = "mhlo.backend_config"  # the attribute of a call that has its handler's
 PICKING = {"stablehlo.dynamic_slice", "stablehlo.gather", "stablehlo.slice"}
 
 
@@ -84,12 +85,12 @@ def is_call(result: Any) -> bool:
     return _target_of(result.owner) is not None
 
 
-def of_pairs(logits: Any, functions: Any) -> Any | None:
+def of_pairs(logits: Any, axis: int, functions: Any) -> Any | None:
     """The log-softmax that XLA makes of these and two values for each row, if one is made here."""
     point: Any = mlir.ir.InsertionPoint
     here = point.current.block
     differences = [v for value in _differences_from(logits) for v in _differences_from(value)]
-    made = (v for v in differences if is_of_pairs(v, functions))
+    made = (v for v in differences if _axis_of_pairs(v, functions) == axis)
     return next((v for v in made if point(v.owner).block == here), None)
 
 
@@ -140,13 +141,25 @@ def how_read(result: Any, functions: Any) -> set[str]:
 
 def is_of_pairs(result: Any, functions: Any) -> bool:
     """Whether this is a log-softmax that XLA makes of two values for each row, by a kernel."""
+    return _axis_of_pairs(result, functions) is not None
+
+
+def _axis_of_pairs(result: Any, functions: Any) -> int | None:
+    """Along which axis, if it is one."""
     value, spread = result, None
     for _ in range(2):
         made_by = maker_behind(CONSTRAINTS, value, functions)
         if name_of(made_by) != "stablehlo.subtract":
-            return False
+            return None
         value, spread = made_by.operands
-    return _target_of(before(spread, RESHAPING | SPREADING).owner) == "row_pairs"
+    return _axis_of_rows(before(spread, RESHAPING | SPREADING))
+
+
+def _axis_of_rows(values: Any) -> int | None:
+    """The axis of the rows that a call made these of, one of two each."""
+    if _target_of(values.owner) != "row_pairs":
+        return None
+    return values.owner.attributes[TOLD]["axis"].value
 
 
 def _target_of(operation: Any) -> str | None:

@@ -135,7 +135,7 @@ def run_pairs(columns: int) -> None:
 def run_part(part: str) -> None:
     """All kernels of a strategy, or "others"."""
     if part == "others":
-        for columns in (12, 64, 777, 3001, 70_001):
+        for columns in (12, 64, 777, 1500, 3000, 3001, 70_001):
             run_pairs(columns)
     for dtype in DTYPES:
         for columns in TERMS_STRATEGIES.get(part, ()):
