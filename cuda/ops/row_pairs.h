@@ -35,10 +35,9 @@ struct RowPairs : LogSoftmax<M, AsTheyLie<M>> {
   }
 };
 
-// The same of rows that are kept, in float32: the plain sum first, as logsumexp has it. Of one near
-// 1 the logarithm has the other terms' digits, which are summed once more then, all but the
-// largest: where it is less than a half. Beyond, what rounding differences costs is up to 5 units
-// in its last place, of 4,096 columns.
+// The same of rows that are kept, in float32: the plain sum first, as logsumexp has it. Of a small
+// one the logarithm has the other terms' digits, which are summed once more then, all but the
+// largest, of which there is one alone: two are a sum of 2.
 template <typename M>
 struct KeptRowPairs : RowPairs<M> {
   using Base = RowPairs<M>;
@@ -55,7 +54,7 @@ struct KeptRowPairs : RowPairs<M> {
     second.below.high = Sums::Unshifted(sum.Value(), pivot);
     return second;
   }
-  JS_HD bool IsGood(Second estimated) const { return estimated.below.high > 1.65f; }
+  JS_HD bool IsGood(Second estimated) const { return estimated.below.high > 1.95f; }
   // At +inf, the maximum's difference is NaN.
   JS_HD T RefinedTerm(Element<T, 1> e, T pivot) const {
     return e[0] == pivot ? e[0] - pivot : M::ExpOfDifference(e[0], pivot);
