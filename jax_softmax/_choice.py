@@ -240,6 +240,10 @@ class Rule(NamedTuple):
 # gradient at 2 columns 0.5-1.0 of XLA's speed, at 3 1.3-1.6; absmax at 8 0.8-1.6, at 10 1.7-2.6).
 SHORT_ROWS = {("cpu", "cross_entropy_gradient"): 2, ("cpu", "absmax"): 8}
 
+# What is seen of an op's neighbours, see `choose`.
+STORED = ("stored", "stored apart")
+AROUND = ("fused", "scaled", "apart", *STORED)
+
 # Those of softmax's family that read one operand; the others are derivatives, and read two.
 FORWARD = ("softmax", "log_softmax")
 SOFTMAX = ("softmax", "softmax_tangent")
@@ -506,12 +510,9 @@ def choose(
     batch_invariant: bool | None = None,
     alone: bool = True,
     widened: bool = False,
-    fused: bool = False,
-    scaled: bool = False,
+    around: str | None = None,
     multiplied: bool = False,
     biased: bool = False,
-    stored: bool = False,
-    apart: bool = False,
     differentiated: bool = False,
 ) -> Choice:
     """What runs `op`, a primitive's name, on a platform that has kernels for these dtypes.
@@ -519,14 +520,17 @@ def choose(
     `shape` is that of the whole operand, however an automatic mesh shards it; with `alone` no
     devices share it, or each has whole rows and this is what it has. `widened` says that a
     program has the operand in float32, and 16 bits before that; of a derivative, that all is that
-    its result and its tangent, or one of them, are computed from. `fused` says that XLA may have
-    what made the operand within its own code, of a derivative the tangent; `scaled`, of a
-    derivative, only what is made of it; either, that XLA's code made the result; `apart`, that
-    there is no such thing, forward or around a derivative; `multiplied`, that the kernels multiply
-    the logits by a number; `biased`, that they add a bias to them; `stored`, that one made a
-    derivative's result, and XLA may have more within its own code than it would write and read for
-    a kernel. `differentiated` says that there is a derivative too, and "selected_" before its name
-    that its tangent and its result are selected by a mask.
+    its result and its tangent, or one of them, are computed from. `multiplied` says that the
+    kernels multiply the logits by a number, `biased` that they add a bias to them, and
+    `differentiated` that there is a derivative too; "selected_" before its name, that its tangent
+    and its result are selected by a mask.
+
+    `around` is one of `AROUND`, or None where nothing is known. "fused": XLA may have what made the
+    operand within its own code, of a derivative the tangent; "scaled", of a derivative, only what
+    is made of it; either, that XLA's code made the result. "stored": a kernel made a derivative's
+    result, and XLA may have more within its own code than it would write and read for a kernel;
+    with "apart", nothing of the tangent's. "apart": there is no such thing, forward or around a
+    derivative.
     """
     rule = RULES.get(platform)
     if is_short(op, shape[axis], platform):
@@ -589,9 +593,9 @@ def choose(
             if columns <= longest and elements <= most:
                 return Choice("xla", f"at most {most} elements, which XLA fuses")
     width = max(dtype.itemsize, output_dtype.itemsize)
-    if stored:
+    if around in STORED:
         return Choice("xla", "XLA fuses more with it than the kernel that stored the result")
-    if apart and last and derivative:
+    if around == "apart" and last and derivative:
         return Choice(platform, "XLA would fuse nothing with it")
     most = rule.columns.get((op, width), 0)
     if not last and in_slabs(op, shape, axis, dtype, output_dtype, rule.slabs):
@@ -599,7 +603,8 @@ def choose(
             why = f"at most {rule.slabs.few} slabs, which more blocks may share"
             return Choice(platform, why, batch_invariant=False)
         return Choice(platform, "neighbours that blocks keep all together")
-    if most and derivative and (fused or scaled):
+    fused = around == "fused"
+    if most and derivative and (fused or around == "scaled"):
         too_empty = rule.fused_filled if fused else rule.scaled_filled
         if filled(columns) >= too_empty.get((op, width), 0):
             return Choice("xla", "XLA fuses it with its neighbours")
@@ -615,7 +620,7 @@ def choose(
     whole = columns * width % 16 == 0
     if biased:
         added = rule.added_in_both if differentiated else rule.added
-        if apart and columns in added.get((op, width), ()) and (whole or width == 2):
+        if around == "apart" and columns in added.get((op, width), ()) and (whole or width == 2):
             return Choice(platform, "rows that the kernels add a bias to")
         return Choice("xla", f"rows of at most {most}: one kernel that adds the bias")
     odd = rule.odd.get((op, width), Odd(range(0)))
@@ -625,11 +630,11 @@ def choose(
         return Choice(platform, "rows that are no whole vectors: XLA reads them singly")
     too_empty = (rule.fused_filled if fused else rule.filled).get((op, width), 0)
     padded = rule.apart.get((op, width))
-    if apart and padded and columns in padded.columns:
+    if around == "apart" and padded and columns in padded.columns:
         too_empty = padded.filled
     if whole and filled(columns) < too_empty:
         return Choice(platform, "rows with too much padding for XLA")
-    if whole and apart and differentiated:
+    if whole and around == "apart" and differentiated:
         in_both = rule.in_both.get((op, width), ())
         if multiplied:
             in_both += rule.in_both_multiplied.get((op, width), ())

@@ -55,11 +55,6 @@ OF_OPERAND = ("log_softmax_tangent", "log_softmax_cotangent")
 # Those of a result and a tangent or cotangent.
 DERIVATIVES = ("softmax_tangent", *OF_OPERAND)
 
-# What is seen of an op's neighbours, where there is no conversion to float32.
-STORED = ("stored", "stored apart")
-OF_NEIGHBOURS = ("fused", "scaled", "apart")
-AROUND = (*OF_NEIGHBOURS, *STORED)
-
 # What plain JAX is not told.
 OF_CHOICE_ALONE = ("selected", "differentiated")
 OF_CHOICE = ("strategy", "batch_invariant", *OF_CHOICE_ALONE)
@@ -108,13 +103,10 @@ def register_seeing(
     which are one operand more, and XLA's code makes the rest of these. "of pairs": so it has made a
     derivative's result, and makes that.
 
-    Without any, and with all operands' types as they are, "fused": XLA may have what made the
-    operand, or with the result a derivative's tangent, within its own code. "scaled": with the
-    result only what is made of the derivative. "stored": a kernel that multiplied the logits made a
-    derivative's result, so that XLA may multiply what is made of it, and it may have what made the
-    tangent, if that is known; or any kernel made the result of long rows, and it may. "stored
-    apart": such a kernel made the result, and XLA has nothing of the tangent's. "apart": no such
-    thing. None: not known.
+    Without any, and with all operands' types as they are, one of `_choice.AROUND`, or None where
+    that is not known. A derivative's result is "stored" where a kernel that multiplied the logits
+    made it, so that XLA may multiply what is made of it; or any kernel, of long rows, and XLA may
+    have what made the tangent within its own code.
 
     Kernels on a GPU multiply logits by `seen.scale`, and add a bias to them if `seen.biased`, where
     nothing is converted, and these are of no matrix product: what they were made of is one operand
@@ -441,10 +433,9 @@ def _choose(
     by_xla = around in ("fused", "scaled")  # made the result, and knows it
     case = f"masked_{op}" if zeros_are_masked or (from_result and not by_xla) else op
     case = f"selected_{op}" if selected else case
-    flags = {"widened": widened, "differentiated": differentiated, "stored": around in STORED}
-    flags |= {"multiplied": multiplied, "biased": biased, "alone": alone}
-    flags |= {name: name == around for name in OF_NEIGHBOURS}
-    choice = fastest(case, read, here, batch_invariant, **flags, **params)
+    seen = {"widened": widened, "differentiated": differentiated, "around": around}
+    seen |= {"multiplied": multiplied, "biased": biased, "alone": alone}
+    choice = fastest(case, read, here, batch_invariant, **seen, **params)
     if batch_invariant is None and not choice.batch_invariant and not alone:
         # Few rows: if the axis is sharded after all, to gather it costs more than they do.
         choice = choice._replace(implementation="xla")
@@ -480,7 +471,7 @@ def _lower(
     request = {"op": op, "per_row": per_row, "here": here, "alone": alone, "backend": backend}
     request |= {"batch_invariant": batch_invariant, "around": seen.made}
     request |= {"multiplied": seen.scale != 1}
-    request |= {"widened": seen.made not in (None, *AROUND)}
+    request |= {"widened": seen.made not in (None, *_choice.AROUND)}
     choice = _choose(loaded[0].avals_in, **request, **params)
     if choice.implementation != here:
         if op == "logsumexp":
@@ -589,9 +580,9 @@ def fastest(
     axis: int,
     dtype: Any,
     strategy: str,
-    **flags: bool,
+    **seen: Any,
 ) -> _choice.Choice:
-    """What `implementation=None` stands for, with the flags of `_choice.choose`."""
+    """What `implementation=None` stands for; `seen` is what `_choice.choose` is told beside."""
     assert strategy == "auto"
     if not all(_native.has_kernels(here, x.dtype, dtype) for x in operands):
         return _choice.Choice("xla", "there are no kernels for these dtypes")
@@ -604,7 +595,7 @@ def fastest(
         dtype,
         here,
         batch_invariant=batch_invariant,
-        **flags,
+        **seen,
     )
 
 

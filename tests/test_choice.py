@@ -166,9 +166,9 @@ def test_few_rows_that_clusters_keep_may_be_split_from_fewer_columns_on(
 def test_many_rows_that_may_be_split_have_the_rule_of_others(op, columns):
     """As no plan splits them."""
     problem = op, (4096, columns), 1, *[jnp.dtype("float32")] * 2, "cuda"
-    for around in ({}, {"fused": True}, {"apart": True}, {"stored": True}):
+    for around in (None, *_choice.AROUND):
         kept, free = (
-            _choice.choose(*problem, **around, batch_invariant=flag) for flag in (None, False)
+            _choice.choose(*problem, around=around, batch_invariant=flag) for flag in (None, False)
         )
         assert free == kept
     few = op, (8, columns), *problem[2:]
@@ -281,10 +281,10 @@ def test_the_rule_of_other_ops(op, shape, axis, expected):
 
 @pytest.mark.parametrize("op", FORWARD)
 def test_with_what_comes_before_it_float32_is_xlas(op):
-    def chosen(shape, axis=1, dtype="float32", output_dtype=None, **flags):
+    def chosen(shape, axis=1, dtype="float32", output_dtype=None, **seen):
         dtypes = [jnp.dtype(dtype), jnp.dtype(output_dtype or dtype)]
-        flags |= {"fused": True}
-        return _choice.choose(op, shape, axis, *dtypes, "cuda", **flags).implementation
+        seen |= {"around": "fused"}
+        return _choice.choose(op, shape, axis, *dtypes, "cuda", **seen).implementation
 
     across = {"softmax": 128, "log_softmax": 256}[op]
     assert chosen((1000, 50_000)) == chosen((64, across, 1024)) == "xla"
@@ -314,9 +314,9 @@ ALONE = [  # op, columns, dtype, and whose it is with nothing before it, and for
 def test_with_nothing_before_them_rows_that_xla_pads_are_the_kernels(case):
     op, columns, dtype, apart, unknown = case
     problem = op, (MANY // 1000, columns), 1, *[jnp.dtype(dtype)] * 2, "cuda"
-    assert _choice.choose(*problem, apart=True).implementation == apart
+    assert _choice.choose(*problem, around="apart").implementation == apart
     assert _choice.choose(*problem).implementation == unknown
-    assert _choice.choose(*problem, fused=True).implementation == "xla"
+    assert _choice.choose(*problem, around="fused").implementation == "xla"
 
 
 IN_BOTH = [  # columns, dtype, and who has softmax's forward pass where there is a derivative
@@ -334,10 +334,10 @@ IN_BOTH = [  # columns, dtype, and who has softmax's forward pass where there is
 def test_with_a_kernels_derivative_softmax_of_16_bits_is_the_kernels(columns, dtype, expected):
     problem = "softmax", (MANY // 1000, columns), 1, *[jnp.dtype(dtype)] * 2, "cuda"
     chosen = functools.partial(_choice.choose, *problem, differentiated=True)
-    assert chosen(apart=True).implementation == expected
-    assert chosen().implementation == chosen(fused=True).implementation == "xla"
-    log = _choice.choose("log_softmax", *problem[1:], apart=True)
-    assert log == _choice.choose("log_softmax", *problem[1:], apart=True, differentiated=True)
+    assert chosen(around="apart").implementation == expected
+    assert chosen().implementation == chosen(around="fused").implementation == "xla"
+    log = _choice.choose("log_softmax", *problem[1:], around="apart")
+    assert log == _choice.choose("log_softmax", *problem[1:], around="apart", differentiated=True)
 
 
 MULTIPLIED = [  # op, columns, dtype, and who has the forward pass where there is a derivative
@@ -357,14 +357,14 @@ def test_logits_that_kernels_multiply_have_a_rule_with_their_derivative(case):
     op, columns, dtype, expected = case
     shape, dtypes = (MANY // 1000, columns), [jnp.dtype(dtype)] * 2
     forward = functools.partial(
-        _choice.choose, op, shape, 1, *dtypes, "cuda", apart=True, multiplied=True
+        _choice.choose, op, shape, 1, *dtypes, "cuda", around="apart", multiplied=True
     )
     assert forward(differentiated=True).implementation == expected
-    alone = _choice.choose(op, shape, 1, *dtypes, "cuda", apart=True)
+    alone = _choice.choose(op, shape, 1, *dtypes, "cuda", around="apart")
     assert forward().implementation == alone.implementation
     for derivative in (BACKWARD[op], f"masked_{BACKWARD[op]}"):
         for rows in (shape, (1024, 50_257), (8, *shape)):
-            chosen = _choice.choose(derivative, rows, 1, *dtypes, "cuda", stored=True)
+            chosen = _choice.choose(derivative, rows, 1, *dtypes, "cuda", around="stored")
             assert chosen.implementation == "xla"
 
 
@@ -386,11 +386,11 @@ ADDED = [  # op, columns, dtype, and who adds a bias, forward alone and where th
 def test_a_bias_that_kernels_add_has_a_rule(case):
     op, columns, dtype, *expected = case
     problem = op, (MANY // 1000, columns), 1, *[jnp.dtype(dtype)] * 2, "cuda"
-    forward = functools.partial(_choice.choose, *problem, apart=True, biased=True)
+    forward = functools.partial(_choice.choose, *problem, around="apart", biased=True)
     chosen = [forward(differentiated=flag).implementation for flag in (False, True)]
     assert chosen == expected
-    for around in ({"fused": True}, {}):  # XLA may have what made the logits within its own code
-        alike = _choice.choose(*problem, biased=True, differentiated=True, **around)
+    for around in ("fused", None):  # XLA may have what made the logits within its own code
+        alike = _choice.choose(*problem, biased=True, differentiated=True, around=around)
         short = columns <= 4096
         assert alike.implementation == "xla" if short or (around and "32" in dtype) else "cuda"
     assert forward(batch_invariant=True).implementation == "cuda"
@@ -412,9 +412,9 @@ def test_a_derivative_is_chosen_for_its_neighbours(case):
     columns = int(2**10 * filled) // 8 * 8
     problem = op, (MANY // 1000, columns), 1, *[jnp.dtype(dtype)] * 2, "cuda"
     expected = PADDED[case][1]
-    for flag, implementation in zip(("apart", "fused", "scaled"), expected, strict=True):
-        assert _choice.choose(*problem, **{flag: True}).implementation == implementation
-        kept = _choice.choose(*problem, **{flag: True}, batch_invariant=True)
+    for around, implementation in zip(("apart", "fused", "scaled"), expected, strict=True):
+        assert _choice.choose(*problem, around=around).implementation == implementation
+        kept = _choice.choose(*problem, around=around, batch_invariant=True)
         assert kept.implementation == "cuda"
 
 
@@ -425,10 +425,10 @@ def test_apart_from_neighbours_the_derivative_is_the_kernels_along_the_last_axis
 
     for shape in ((MANY, 16), (4096, 1000), (MANY, 256)):
         assert chosen(shape).implementation == "xla"
-        assert chosen(shape, apart=True).implementation == "cuda"
+        assert chosen(shape, around="apart").implementation == "cuda"
     # As of any other: few elements, few long rows, two columns along another axis.
     for shape, axis in (((100, 1000), 1), ((8, 50_000), 1), ((MANY, 2, 3), 1)):
-        assert chosen(shape, axis, apart=True) == chosen(shape, axis)
+        assert chosen(shape, axis, around="apart") == chosen(shape, axis)
 
 
 @pytest.mark.parametrize("op", ["masked_softmax", "biased_log_softmax"])
