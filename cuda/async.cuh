@@ -119,12 +119,4 @@ __device__ __forceinline__ void Send(const Message<V>& message, const Message<V>
   }
 }
 
-// Of a multiprocessor's first blocks, waits for this one's turn.
-__device__ __forceinline__ void AwaitTurn(const Turns& turns) {
-  const int block = static_cast<int>(blockIdx.x);
-  if (block < turns.blocks || block >= turns.blocks * turns.count) return;
-  const int64_t begin = clock64(), wait = int64_t{block / turns.blocks} * turns.cycles;
-  while (clock64() - begin < wait) __nanosleep(64);
-}
-
 }  // namespace jax_softmax::JS_ISA

@@ -39,40 +39,6 @@ cudaError_t MeasureResidentBlocks(const Call& call, int* blocks) {
   return Find(call.problem)(call, nullptr, blocks);
 }
 
-cudaError_t AllowShared(const void* kernel, const Plan& plan) {
-  constexpr int kWithoutAsking = 48 * 1024;
-  if (plan.shared_bytes + kStaticSharedBytes <= kWithoutAsking) return cudaSuccess;
-  // The device's limit, not this plan's need: the attribute is the kernel's, and another thread may
-  // be about to launch it with more.
-  return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                              plan.shared_limit - kStaticSharedBytes);
-}
-
-cudaError_t CountTurns(const void* kernel, const Plan& plan, Turns* turns) {
-  *turns = plan.turns;
-  if (turns->cycles == 0 || plan.blocks <= turns->blocks) return cudaSuccess;
-  int device = 0;
-  cudaError_t status = cudaGetDevice(&device);
-  if (status != cudaSuccess) return status;
-  static std::mutex mutex;
-  static auto& known = *new std::map<std::tuple<int, const void*, int, int>, int>;
-  const std::lock_guard lock(mutex);
-  const auto [found, fresh] = known.try_emplace({device, kernel, plan.threads, plan.shared_bytes});
-  if (fresh) {
-    status = AllowShared(kernel, plan);
-    if (status == cudaSuccess) {
-      status = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&found->second, kernel, plan.threads,
-                                                             plan.shared_bytes);
-    }
-    if (status != cudaSuccess) {
-      known.erase(found);
-      return status;
-    }
-  }
-  turns->count = found->second;
-  return cudaSuccess;
-}
-
 cudaError_t ResidentClusters(const void* kernel, const cudaLaunchConfig_t& config, int* clusters) {
   int device = 0;
   cudaError_t status = cudaGetDevice(&device);

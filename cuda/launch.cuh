@@ -34,9 +34,15 @@ cudaError_t WithConstant(int value, F f) {
 template <typename... Args>
 cudaError_t LaunchKernel(void (*kernel)(Args...), const Plan& plan, cudaStream_t stream,
                          int* resident, Args... args) {
-  const auto* const pointer = reinterpret_cast<const void*>(kernel);
-  cudaError_t status = AllowShared(pointer, plan);
-  if (status != cudaSuccess) return status;
+  constexpr int kSharedWithoutAsking = 48 * 1024;
+  if (plan.shared_bytes + kStaticSharedBytes > kSharedWithoutAsking) {
+    // The device's limit, not this plan's need: the attribute is the kernel's, and another thread
+    // may be about to launch it with more.
+    const cudaError_t status =
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                             plan.shared_limit - kStaticSharedBytes);
+    if (status != cudaSuccess) return status;
+  }
   if (resident != nullptr) {
     return cudaOccupancyMaxActiveBlocksPerMultiprocessor(resident, kernel, plan.threads,
                                                          plan.shared_bytes);
@@ -63,7 +69,8 @@ cudaError_t LaunchKernel(void (*kernel)(Args...), const Plan& plan, cudaStream_t
     attribute.val.clusterDim = {blocks, 1, 1};
     config.numAttrs = 1;
     int clusters = 0;
-    status = ResidentClusters(pointer, config, &clusters);
+    const cudaError_t status =
+        ResidentClusters(reinterpret_cast<const void*>(kernel), config, &clusters);
     if (status != cudaSuccess) return status;
     if (plan.stays) config.gridDim = std::min(config.gridDim.x, clusters * blocks);
   }
@@ -335,12 +342,8 @@ cudaError_t Run(const Call& call, cudaStream_t stream, int* resident) {
       } else {
         const auto launch_panel = [&](auto kernel) {
           const unsigned lanes = static_cast<unsigned>(plan.rows_per_block / plan.vector);
-          Turns turns;
-          const cudaError_t status =
-              CountTurns(reinterpret_cast<const void*>(kernel), plan, &turns);
-          if (status != cudaSuccess) return status;
           return launch(kernel, std::countr_zero(lanes), std::countr_zero(plan.threads / lanes),
-                        plan.scratch_bytes, turns);
+                        plan.scratch_bytes);
         };
         if constexpr (!kPerRow<Op>) {
           if (plan.cluster_blocks > 1) {

@@ -39,13 +39,6 @@ cudaError_t Launch(const CrossEntropyGradient& call, cudaStream_t stream);
 // Blocks of the planned kernel that fit on a multiprocessor, as CUDA counts them.
 cudaError_t MeasureResidentBlocks(const Call& call, int* blocks);
 
-// Lets the kernel have the dynamic shared memory that the device allows it, if it needs to ask.
-cudaError_t AllowShared(const void* kernel, const Plan& plan);
-
-// The plan's turns with their number: how many of the kernel's blocks fit on a multiprocessor, if
-// there are more than one for each.
-cudaError_t CountTurns(const void* kernel, const Plan& plan, Turns* turns);
-
 // Clusters of the configured launch that are resident at a time on the current device.
 cudaError_t ResidentClusters(const void* kernel, const cudaLaunchConfig_t& config, int* clusters);
 

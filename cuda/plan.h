@@ -150,23 +150,12 @@ constexpr std::optional<Strategy> StrategyNamed(std::string_view name) {
   return Named<Strategy>(kStrategyNames, name);
 }
 
-// When a kernel's first blocks start: so many at a time, so many times, as many cycles of the clock
-// apart.
-struct Turns {
-  int blocks = 1;
-  int count = 1;
-  int cycles = 0;
-
-  constexpr bool operator==(const Turns&) const = default;
-};
-
 struct Plan {
   Strategy strategy = Strategy::kAuto;
   int threads = 0;             // per block
   int64_t blocks = 0;          // in the grid
   int cluster_blocks = 1;      // that share a row
   int abreast = 1;             // blocks that start together, what they read being side by side
-  Turns turns = {};            // but for their number, which is that of resident blocks (panel)
   int lanes_per_row = 0;       // threads that share a row
   bool overlaps = false;       // its second kernel may start before the first ends (split)
   bool stays = false;          // clusters take one row after another: no more than are resident
@@ -1393,22 +1382,6 @@ constexpr Plan InCompany(const Problem& p, const Device& device, Plan panel) {
   return panel;
 }
 
-// Panels that blocks have read before they compute would all be waited for at first, and memory
-// then for them. So a multiprocessor's first blocks start one after the other, when its share of an
-// H200's memory has brought what those before them read. In one process, with the code to wait in
-// both, softmax of [64, 1024, 1024] in float16 took 70.7 us and 68.7 so, of [16, 1024, 1024] in
-// bf16 22.8 and 21.1. Derivatives gain nothing, nor do "registers", and "block" up to 0.8 %; "tile"
-// lost more by the code than it gained (benchmarks/results/h200-turns.json).
-inline constexpr int kTurnCycles = 56;  // for a kilobyte
-constexpr Plan ByTurns(const Problem& p, const Device& device, Plan panel) {
-  const bool timed = p.inputs == 1 && SizeOf(p.dtype) <= 4 && !IsPerRow(p.op);
-  if (timed && panel.refusal == nullptr) {
-    panel.turns = {.blocks = device.multiprocessors,
-                   .cycles = panel.shared_bytes / 1024 * kTurnCycles};
-  }
-  return panel;
-}
-
 constexpr Plan PanelPlan(const Problem& p, const Device& device, Plan plan) {
   if (p.rows.inner % plan.vector != 0) {
     return Refuse(plan, "the inner dimension is not whole vectors");
@@ -1418,7 +1391,7 @@ constexpr Plan PanelPlan(const Problem& p, const Device& device, Plan plan) {
     const int slices = PanelSlices(p, kPanelFewestLanes);
     const Plan half = PanelThatFits(p, device, kPanelFewestLanes, slices, slices, 1, plan);
     const bool fits = half.refusal == nullptr && RoomFor(half, device) >= 2;
-    if (fits) return ByTurns(p, device, InCompany(p, device, half));
+    if (fits) return InCompany(p, device, half);
   }
   if (device.cluster_blocks > 1 && !IsPerRow(p.op) && SharesPanels(p)) {
     return SharedPanelPlan(p, device, plan);
@@ -1433,8 +1406,7 @@ constexpr Plan PanelPlan(const Problem& p, const Device& device, Plan plan) {
   while (lanes > kPanelFewestLanes && columns * lanes * kVectorBytes * p.inputs > most) lanes /= 2;
   const int slices = PanelSlices(p, lanes);
   const int fewest = PanelFewestSlices(lanes);
-  const Plan panel = PanelThatFits(p, device, lanes, slices, fewest, 1, plan);
-  return ByTurns(p, device, InCompany(p, device, panel));
+  return InCompany(p, device, PanelThatFits(p, device, lanes, slices, fewest, 1, plan));
 }
 
 // How a block's threads share a slab.

@@ -525,12 +525,12 @@ def choose(
     `differentiated` that there is a derivative too; "selected_" before its name, that its tangent
     and its result are selected by a mask.
 
-    `around` is one of `AROUND`, or None where nothing is known. "fused": XLA may have what made the
-    operand within its own code, of a derivative the tangent; "scaled", of a derivative, only what
-    is made of it; either, that XLA's code made the result. "stored": a kernel made a derivative's
-    result, and XLA may have more within its own code than it would write and read for a kernel;
-    with "apart", nothing of the tangent's. "apart": there is no such thing, forward or around a
-    derivative.
+    `around` is one of `AROUND`; any other name, or None, says that nothing is known. "fused": XLA
+    may have what made the operand within its own code, of a derivative the tangent; "scaled", of a
+    derivative, only what is made of it; either, that XLA's code made the result. "stored": a kernel
+    made a derivative's result, and XLA may have more within its own code than it would write and
+    read for a kernel; with "apart", nothing of the tangent's. "apart": there is no such thing,
+    forward or around a derivative.
     """
     rule = RULES.get(platform)
     if is_short(op, shape[axis], platform):

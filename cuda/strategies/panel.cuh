@@ -54,11 +54,10 @@ template <typename Op, typename Load, typename Store, int kVector, bool kShared>
 __global__ void __launch_bounds__(kPanelThreads, PanelResident(sizeof(typename Load::Io),
                                                                sizeof(typename Store::Io)))
     PanelKernel(Op op, Load load, Store store, Rows rows, int log2_lanes, int log2_slices,
-                int scratch_bytes, Turns turns) {
+                int scratch_bytes) {
 #if __CUDA_ARCH__ < 900
   if constexpr (kShared) return;
 #endif
-  if constexpr (!kShared && Op::kInputs == 1 && !kPerRow<Op>) AwaitTurn(turns);
   using Own = Neighbours<Op, Load, Store, kVector>;
   extern __shared__ __align__(16) unsigned char shared[];
   const int threads = blockDim.x;
