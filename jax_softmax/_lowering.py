@@ -478,6 +478,7 @@ def _lower(
             reference = partial(reference, one_by_one=alone)
         elif op == "log_softmax":
             reference = partial(reference, in_pairs=alone and here == "cuda")
+            reference = partial(reference, differentiated=params.get("differentiated", False))
         elif op in OF_OPERAND:
             reference = partial(reference, stored=seen.made != "xla")
         elif op == "softmax_tangent":
