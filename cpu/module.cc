@@ -23,6 +23,7 @@ nb::dict CudaPlan(const std::string& op, const std::vector<int64_t>& shape, int6
   facts["blocks"] = plan.blocks;
   facts["cluster_blocks"] = plan.cluster_blocks;
   facts["abreast"] = plan.abreast;
+  facts["turns"] = plan.turns.count;
   facts["lanes_per_row"] = plan.lanes_per_row;
   facts["rows_per_block"] = plan.rows_per_block;
   facts["vector_bytes"] = plan.vector * SizeOf(problem.dtype);
@@ -62,6 +63,7 @@ nb::dict CpuPlan(const std::string& op, const std::vector<int64_t>& shape, int64
   facts["blocks"] = plan.chunks;
   facts["cluster_blocks"] = 1;
   facts["abreast"] = 1;
+  facts["turns"] = 1;
   facts["lanes_per_row"] =
       along_row ? cpu::Kernels().vector_bytes / ComputeBytes(problem.dtype) : 1;
   facts["rows_per_block"] = plan.RowsPerChunk(problem.rows);

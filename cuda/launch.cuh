@@ -343,7 +343,7 @@ cudaError_t Run(const Call& call, cudaStream_t stream, int* resident) {
         const auto launch_panel = [&](auto kernel) {
           const unsigned lanes = static_cast<unsigned>(plan.rows_per_block / plan.vector);
           return launch(kernel, std::countr_zero(lanes), std::countr_zero(plan.threads / lanes),
-                        plan.scratch_bytes);
+                        plan.scratch_bytes, plan.turns);
         };
         if constexpr (!kPerRow<Op>) {
           if (plan.cluster_blocks > 1) {

@@ -25,6 +25,7 @@ class Plan:
     blocks: int  # in the grid; on the CPU, chunks of work
     cluster_blocks: int  # that share a row
     abreast: int  # blocks of neighbouring rows that start together
+    turns: int  # that a multiprocessor's first blocks start by, one after the other
     lanes_per_row: int  # threads (CPU: SIMD lanes) that share a row
     rows_per_block: int  # at a time
     vector_bytes: int  # per memory access

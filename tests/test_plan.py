@@ -247,6 +247,23 @@ def test_panels_of_half_a_line_start_together_with_a_neighbour(op):
     assert abreast(*ABREAST) == 2 and ABREAST[0] % 2 == 1
 
 
+def test_first_panels_start_by_turns_where_there_are_enough():
+    def turns(outer, columns, inner, dtype="bfloat16", op="log_softmax", **kwargs):
+        p = plan((outer, columns, inner), dtype, 1, op, device="H200", **kwargs)
+        assert p.strategy == "panel"
+        assert p.turns == 1 or p.blocks >= p.turns * 132
+        return p.turns
+
+    assert turns(64, 1024, 1024) == turns(64, 1024, 1024, "float32") == 3
+    assert turns(64, 1024, 1024, op="softmax") == 3
+    assert [turns(n, 1024, 1024) for n in (1, 12, 13)] == [1, 1, 3]
+    assert turns(436, 150, 1024) == 10
+    assert turns(200, 280, 1024) == 1  # eleven half panels
+    assert turns(64, 1024, 1024, "float64") == turns(64, 1024, 1024, op="logsumexp") == 1
+    assert turns(64, 1024, 1024, op="softmax_tangent") == 1
+    assert turns(64, 2048, 1024) == 1  # of clusters
+
+
 @pytest.mark.parametrize("columns, inner, lanes", [(64, 2, 8), (64, 8, 4), (256, 8, 16)])
 def test_lanes_of_a_tile_keep_out_of_each_others_banks(columns, inner, lanes):
     p = plan((1000, columns, inner), "bfloat16", 1, device="H200", strategy="tile")

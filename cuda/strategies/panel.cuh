@@ -45,6 +45,14 @@ __device__ __forceinline__ void SliceReduce(S (&statistic)[kRows], void* scratch
   for (int r = 0; r < kRows; ++r) statistic[r] = S(own[r]);
 }
 
+// Of a multiprocessor's first blocks, waits for this one's turn.
+__device__ __forceinline__ void AwaitTurn(const Turns& turns) {
+  const int block = static_cast<int>(blockIdx.x);
+  if (block < turns.blocks || block >= turns.blocks * turns.count) return;
+  const int64_t begin = clock64(), wait = int64_t{block / turns.blocks} * turns.cycles;
+  while (clock64() - begin < wait) __nanosleep(64);
+}
+
 // The columns are a block's or, with kShared, those of a cluster's blocks. After the first
 // `scratch_bytes` of shared memory lie the elements, and then what blocks exchange. Clusters that
 // stayed, and fetched the next panel's columns to the places of those that were finished, were
@@ -54,10 +62,11 @@ template <typename Op, typename Load, typename Store, int kVector, bool kShared>
 __global__ void __launch_bounds__(kPanelThreads, PanelResident(sizeof(typename Load::Io),
                                                                sizeof(typename Store::Io)))
     PanelKernel(Op op, Load load, Store store, Rows rows, int log2_lanes, int log2_slices,
-                int scratch_bytes) {
+                int scratch_bytes, Turns turns) {
 #if __CUDA_ARCH__ < 900
   if constexpr (kShared) return;
 #endif
+  if constexpr (!kShared && Op::kInputs == 1 && !kPerRow<Op>) AwaitTurn(turns);
   using Own = Neighbours<Op, Load, Store, kVector>;
   extern __shared__ __align__(16) unsigned char shared[];
   const int threads = blockDim.x;
