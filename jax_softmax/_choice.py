@@ -207,6 +207,12 @@ class Rule(NamedTuple):
     # same: a warp has several rows, and few have any (benchmarks/results/h200-small.json).
     odd_elements: int
     odd_columns: int
+    # Of rows of 16 bits, those that XLA reads by fours, and that fill so much of the power of two:
+    # softmax and log-softmax that have what comes before them within XLA's code. Kernels that add a
+    # bias themselves are as fast where there is a derivative; rows of fewer columns have none
+    # (benchmarks/results/h200-graph-fours.json).
+    fours: range
+    fours_filled: float
     # Rows of whole vectors that fill less of the power of two that XLA pads them to are the
     # kernels': what XLA makes of them is several kernels, or one for which padding costs too much.
     filled: dict[tuple[str, int], float]
@@ -358,6 +364,8 @@ RULES = {
         },
         odd_elements=2**20,
         odd_columns=2**9,
+        fours=range(12, 2**10),
+        fours_filled=0.55,
         filled={
             ("softmax_tangent", 2): 0.8,
             **dict.fromkeys([(op, 2) for op in LOG_SOFTMAX], 0.55),
@@ -627,6 +635,11 @@ def choose(
     if not whole and columns in odd.columns and filled(columns) < odd.filled:
         if op in FORWARD and columns >= rule.odd_columns and elements <= rule.odd_elements:
             return Choice("xla", f"at most {rule.odd_elements} elements of rows for a warp each")
+        by_fours = width == 2 and columns in rule.fours and columns % 4 == 0
+        by_fours = by_fours and filled(columns) >= rule.fours_filled
+        by_fours = by_fours and (not differentiated or columns < rule.terms_columns)
+        if op in FORWARD and fused and by_fours:
+            return Choice("xla", "XLA fuses it with what comes before, and reads it by fours")
         return Choice(platform, "rows that are no whole vectors: XLA reads them singly")
     too_empty = (rule.fused_filled if fused else rule.filled).get((op, width), 0)
     padded = rule.apart.get((op, width))
