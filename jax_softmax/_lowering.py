@@ -477,8 +477,9 @@ def _lower(
         if op == "logsumexp":
             reference = partial(reference, one_by_one=alone)
         elif op == "log_softmax":
-            reference = partial(reference, in_pairs=alone and here == "cuda")
-            reference = partial(reference, differentiated=params.get("differentiated", False))
+            on_gpu, alone_forward = here == "cuda", not params.get("differentiated", False)
+            forms = {"in_pairs": alone and on_gpu, "forward_alone": alone_forward and on_gpu}
+            reference = partial(reference, **forms)
         elif op in OF_OPERAND:
             reference = partial(reference, stored=seen.made != "xla")
         elif op == "softmax_tangent":

@@ -15,6 +15,9 @@ import jax.numpy as jnp
 
 # The most columns of which XLA:GPU makes a single kernel, whatever is fused into it.
 ONE_KERNEL = 2**12
+# Of longer rows, how much of a power of two they fill that log-softmax to bfloat16 is one kernel of
+# (compiled for an H200: 516 to 2,200 columns of less are five if what reads them multiplies).
+LONGEST_PADDED, LEAST_FILLED = 2**9, 0.55
 # The same of softmax or its derivative alone, and conversions.
 ONE_KERNEL_ALONE = 2**14
 # The most columns that `logsumexp` takes one by one.
@@ -115,45 +118,40 @@ def _log_of_sum(
     sum of squares between them, it makes three kernels in place of six. In float32 what rounds to
     one, by up to 3 % in geometric mean over all neighbours, but in small arrays
     (benchmarks/results/h200-graph-log.json).
+
+    XLA:GPU reduces side by side what does not depend on each other: a reduction more on the sum of
+    all took 1.7 times as long (after a bias, 512 bf16 columns, H200, 2026-11). Along another axis
+    that is as slow: with `in_pairs`, for an axis that no devices share, both are one sum of complex
+    numbers then. That takes 0.6 to 1.0 of the time, of very long rows more
+    (benchmarks/results/h200-log-forms.json); those of float64 XLA:GPU would write to memory.
     """
     if narrow and is_one_kernel(e, axis):
         # So maxima are counted with the fewest operations. It makes several kernels where padding
         # to a power of two would cost too many: of 136 bf16 columns 67 us, not 116, of others the
         # same (benchmarks/results/h200-log-counts.json).
-        rest, total = _two_sums(jnp.where(d == 0, 0, e), e, axis, in_pairs=False)
-        return jnp.log1p(rest + (jnp.round(total - rest) - 1))
+        rest = jnp.sum(jnp.where(d == 0, 0, e), axis, keepdims=True)
+        count = jnp.round(jnp.sum(e, axis, keepdims=True) - rest)
+        return jnp.log1p(rest + (count - 1))
     ones = (d == 0).astype(e.dtype) if narrow else jnp.round(e)
-    rest, count = _two_sums(e - ones, ones, axis, in_pairs=in_pairs)
-    return jnp.log1p(rest + (count - 1))
+    rest, columns = e - ones, e.shape[axis]
+    short = isinstance(columns, int) and columns <= LONGEST_OF_PAIRS
+    if in_pairs and short and e.dtype == jnp.float32 and not is_last(e, axis):
+        pairs = jnp.sum(jax.lax.complex(rest, ones), axis, keepdims=True)
+        return jnp.log1p(pairs.real + (pairs.imag - 1))
+    count = jnp.sum(ones, axis, keepdims=True)
+    return jnp.log1p(jnp.sum(rest, axis, keepdims=True) + (count - 1))
 
 
-def _log_of_sum_in_bfloat16(e: jax.Array, axis: int, *, in_pairs: bool) -> jax.Array:
+def _log_of_sum_in_bfloat16(e: jax.Array, axis: int) -> jax.Array:
     """The same of few digits, by fewer operations: a maximum's `e - e**2` is 0.
 
-    Where terms beside one that is 1 are few, the others' sum is that of these to a half of its
-    square. Where they are not, what rounding costs the sum of all is too little to be seen.
+    Where the terms beside one that is 1 are small, their sum is that of these to half of its
+    square. Where they are not, the logarithm of the sum of all has the digits, if few are added one
+    after the other: each addition may cost 1/256 ULP of the result. Threads of XLA:GPU's kernel
+    for rows along the last axis add 32 or so; what sums along another may add 255 by one.
     """
-    rest, total = _two_sums(e - e * e, e, axis, in_pairs=in_pairs)
+    rest, total = (jnp.sum(terms, axis, keepdims=True) for terms in (e - e * e, e))
     return jnp.where(total < 1 + 2**-9, rest, jnp.log(total))
-
-
-def _two_sums(
-    a: jax.Array, b: jax.Array, axis: int, *, in_pairs: bool
-) -> tuple[jax.Array, jax.Array]:
-    """Of terms that do not depend on each other, which XLA:GPU then sums side by side.
-
-    A reduction more on a sum took 1.7 times as long (after a bias, 512 bf16 columns, H200,
-    2026-11). Along another axis two sums are as slow: with `in_pairs`, for an axis that no devices
-    share, both are one sum of complex numbers then. That takes 0.6 to 1.0 of the time, of very long
-    rows more (benchmarks/results/h200-log-forms.json); those of float64 XLA:GPU would write to
-    memory.
-    """
-    columns = a.shape[axis]
-    short = isinstance(columns, int) and columns <= LONGEST_OF_PAIRS
-    if in_pairs and short and a.dtype == jnp.float32 and not is_last(a, axis):
-        pairs = jnp.sum(jax.lax.complex(a, b), axis, keepdims=True)
-        return pairs.real, pairs.imag
-    return jnp.sum(a, axis, keepdims=True), jnp.sum(b, axis, keepdims=True)
 
 
 def is_last(x: jax.Array, axis: int) -> bool:
@@ -166,26 +164,30 @@ def log_softmax(
     axis: int,
     dtype: Any,
     in_pairs: bool = False,
-    differentiated: bool = False,
+    forward_alone: bool = False,
 ) -> jax.Array:
-    """To bfloat16 by fewer operations, which took 0.97 of the time in geometric mean.
+    """With `forward_alone`, which no derivative reads, to bfloat16 by fewer operations.
 
-    But where the derivative reads it, too: of 256 columns and a sum of squares, both took 200 us in
-    place of 100. And but for rows that would mostly be padding, of which XLA:GPU makes five kernels
-    where what reads them multiplies (benchmarks/results/h200-graph-log-bfloat16.json).
+    That took 0.95 of the time in geometric mean over neighbours
+    (benchmarks/results/h200-log-forms-bfloat16.json); where the derivative reads it, too, up to
+    twice, and XLA:GPU makes five kernels of long rows that would mostly be padding if what reads
+    them multiplies.
     """
     d = _shifted(x.astype(compute_dtype(dtype, x.dtype)), axis)
     e = jnp.exp(d)
     if jnp.iscomplexobj(x):
         return (d - jnp.log(jnp.sum(e, axis, keepdims=True))).astype(dtype)
-    columns = x.shape[axis]
-    padded = isinstance(columns, int) and columns > 512 and filled(columns) < 0.55
-    if dtype == jnp.bfloat16 and not differentiated and not padded:
-        log_of_sum = _log_of_sum_in_bfloat16(e, axis, in_pairs=in_pairs)
+    if forward_alone and dtype == jnp.bfloat16 and _fills_one_kernel(e, axis):
+        log_of_sum = _log_of_sum_in_bfloat16(e, axis)
     else:
         narrow = _are_narrow(x.dtype, dtype)
         log_of_sum = _log_of_sum(d, e, axis, narrow=narrow, in_pairs=in_pairs)
     return (d - log_of_sum).astype(dtype)
+
+
+def _fills_one_kernel(x: jax.Array, axis: int) -> bool:
+    columns = x.shape[axis]
+    return is_one_kernel(x, axis) and (columns <= LONGEST_PADDED or filled(columns) >= LEAST_FILLED)
 
 
 def is_one_kernel(x: jax.Array, axis: int, most: int = ONE_KERNEL) -> bool:

@@ -408,6 +408,25 @@ def pairs(mesh) -> bool:
     return "c64[" in compiled(functools.partial(jax_softmax.log_softmax, axis=1), x)
 
 
+def few_digits(mesh) -> dict:
+    """Whether log-softmax to bfloat16 by XLA takes the logarithm of a sum without its largest."""
+    x = jax.ShapeDtypeStruct((ROWS, 256), "bfloat16", sharding=NamedSharding(mesh, P()))
+
+    def last(x):
+        return jax_softmax.log_softmax(x, implementation="xla")
+
+    def across(x):
+        return jax_softmax.log_softmax(x, axis=0, implementation="xla")
+
+    def with_gradient(x):
+        y, pull_back = jax.vjp(last, x)
+        return y, pull_back(y)
+
+    functions = {"last": last, "batched": jax.vmap(last), "across": across}
+    functions["with gradient"] = with_gradient
+    return {name: "log-plus-one" in compiled(f, x) for name, f in functions.items()}
+
+
 def differentiated(mesh, columns) -> dict:
     """A float32 loss that is a sum over log-softmax, with its gradient; next to jax.nn."""
     x = jax.ShapeDtypeStruct((ROWS, columns), "float32", sharding=NamedSharding(mesh, P()))
@@ -454,6 +473,7 @@ def main() -> None:
     programs |= {str(case): chosen(meshes[1], *case) for case in CHOSEN}
     programs |= {f"few, {name} on {n}": few(meshes[n], name) for name in NAMES for n in DEVICES}
     programs["sums of pairs"] = {n: pairs(meshes[n]) for n in DEVICES}
+    programs["few digits"] = few_digits(meshes[1])
     programs["writers"] = writers(meshes[1])
     programs["differentiated"] = {n: differentiated(meshes[1], n) for n in DIFFERENTIATED}
     programs["returned"] = returned(meshes[1])

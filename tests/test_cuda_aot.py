@@ -155,6 +155,11 @@ def test_log_softmax_along_another_axis_sums_pairs_on_one_device(programs):
     assert programs["sums of pairs"] == {"1": True, "2": False}
 
 
+def test_forward_alone_log_softmax_to_bfloat16_is_of_few_digits(programs):
+    without = {"last": False, "batched": False}
+    assert programs["few digits"] == without | {"across": True, "with gradient": True}
+
+
 @pytest.mark.parametrize("columns", DIFFERENTIATED)
 def test_a_log_softmax_that_is_reduced_is_in_no_memory(columns, programs):
     made = programs["differentiated"][str(columns)]
