@@ -1382,7 +1382,7 @@ constexpr Plan SharedPanelPlan(const Problem& p, const Device& device, const Pla
 // compiler leaves them.
 constexpr int PanelsAtATime(const Problem& p, const Device& device, const Plan& panel) {
   const int full = PanelResident(SizeOf(p.dtype), SizeOf(p.out_dtype)) * kPanelThreads;
-  return std::min(full / panel.threads, RoomFor(panel, device));
+  return std::min({full / panel.threads, RoomFor(panel, device), device.blocks_per_multiprocessor});
 }
 
 // Has neighbours start together where there are more than the device has room for: fewer do anyway.
@@ -1403,10 +1403,10 @@ constexpr Plan InCompany(const Problem& p, const Device& device, Plan panel) {
 // then for them. So a multiprocessor's first blocks start one after the other, when its share of an
 // H200's memory has brought what those before them read, if there are enough for all turns. Beside
 // kernels without, softmax of [64, 1024, 1024] in bf16 took 69.3 us in place of 71.1, of [16, 1024,
-// 1024] 20.6 and 22.2, over 96 calls of panels 1.8 % less in geometric mean. Where more half panels
-// than so many start at once, as eleven, they took up to 2 % longer, and derivatives gained
-// nothing, nor did "registers" and "block"; "tile" lost by the code
-// (benchmarks/results/h200-turns.json).
+// 1024] 20.6 and 22.2, over 96 calls of panels 1.8 % less in geometric mean. Thirteen half panels
+// that started so took up to 2 % longer, eleven 0.5 %. Derivatives and "registers" gained nothing,
+// "block" of large arrays up to 1 %, and "tile" lost by the code
+// (benchmarks/results/h200-turns.json). Other devices were not measured.
 inline constexpr int kTurnCycles = 56;  // for a kilobyte
 inline constexpr int kTurnsOfHalves = 8;
 constexpr Plan ByTurns(const Problem& p, const Device& device, Plan panel) {

@@ -635,10 +635,8 @@ def choose(
     if not whole and columns in odd.columns and filled(columns) < odd.filled:
         if op in FORWARD and columns >= rule.odd_columns and elements <= rule.odd_elements:
             return Choice("xla", f"at most {rule.odd_elements} elements of rows for a warp each")
-        by_fours = width == 2 and columns in rule.fours and columns % 4 == 0
-        by_fours = by_fours and filled(columns) >= rule.fours_filled
-        by_fours = by_fours and (not differentiated or columns < rule.terms_columns)
-        if op in FORWARD and fused and by_fours:
+        alone_forward = op in FORWARD and not (differentiated and columns >= rule.terms_columns)
+        if fused and alone_forward and width == 2 and _reads_fours(columns, rule):
             return Choice("xla", "XLA fuses it with what comes before, and reads it by fours")
         return Choice(platform, "rows that are no whole vectors: XLA reads them singly")
     too_empty = (rule.fused_filled if fused else rule.filled).get((op, width), 0)
@@ -655,6 +653,10 @@ def choose(
             if columns in rows.columns and filled(columns) < rows.filled:
                 return Choice(platform, "the kernels are the faster ones with the derivative")
     return Choice("xla", f"rows of at most {most}: one kernel that fuses with its neighbours")
+
+
+def _reads_fours(columns: int, rule: Rule) -> bool:
+    return columns in rule.fours and columns % 4 == 0 and filled(columns) >= rule.fours_filled
 
 
 def _why_not_interleaved(
