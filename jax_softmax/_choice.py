@@ -207,12 +207,12 @@ class Rule(NamedTuple):
     # same: a warp has several rows, and few have any (benchmarks/results/h200-small.json).
     odd_elements: int
     odd_columns: int
-    # Of rows of 16 bits, those that XLA reads by fours, and that fill so much of the power of two:
-    # softmax and log-softmax that have what comes before them within XLA's code. Kernels that add a
-    # bias themselves are as fast where there is a derivative; rows of fewer columns have none
-    # (benchmarks/results/h200-graph-fours.json).
-    fours: range
-    fours_filled: float
+    # Of rows of 16 bits, those that XLA reads by fours, or softmax's by twos, and that fill so much
+    # of the power of two: they are XLA's with what comes before them within its code. Kernels that
+    # add a bias themselves are as fast where there is a derivative; rows of fewer columns have none
+    # (benchmarks/results/h200-graph-fours.json). By op: what divides the columns, and these.
+    together: dict[str, tuple[int, range]]
+    together_filled: float
     # Rows of whole vectors that fill less of the power of two that XLA pads them to are the
     # kernels': what XLA makes of them is several kernels, or one for which padding costs too much.
     filled: dict[tuple[str, int], float]
@@ -364,8 +364,8 @@ RULES = {
         },
         odd_elements=2**20,
         odd_columns=2**9,
-        fours=range(12, 2**10),
-        fours_filled=0.55,
+        together={"softmax": (2, range(10, 2**10)), "log_softmax": (4, range(12, 2**10))},
+        together_filled=0.55,
         filled={
             ("softmax_tangent", 2): 0.8,
             **dict.fromkeys([(op, 2) for op in LOG_SOFTMAX], 0.55),
@@ -635,9 +635,9 @@ def choose(
     if not whole and columns in odd.columns and filled(columns) < odd.filled:
         if op in FORWARD and columns >= rule.odd_columns and elements <= rule.odd_elements:
             return Choice("xla", f"at most {rule.odd_elements} elements of rows for a warp each")
-        alone_forward = op in FORWARD and not (differentiated and columns >= rule.terms_columns)
-        if fused and alone_forward and width == 2 and _reads_fours(columns, rule):
-            return Choice("xla", "XLA fuses it with what comes before, and reads it by fours")
+        alone_forward = not differentiated or columns < rule.terms_columns
+        if fused and alone_forward and width == 2 and _is_read_together(op, columns, rule):
+            return Choice("xla", "XLA fuses it with what comes before, and reads some at a time")
         return Choice(platform, "rows that are no whole vectors: XLA reads them singly")
     too_empty = (rule.fused_filled if fused else rule.filled).get((op, width), 0)
     padded = rule.apart.get((op, width))
@@ -655,8 +655,9 @@ def choose(
     return Choice("xla", f"rows of at most {most}: one kernel that fuses with its neighbours")
 
 
-def _reads_fours(columns: int, rule: Rule) -> bool:
-    return columns in rule.fours and columns % 4 == 0 and filled(columns) >= rule.fours_filled
+def _is_read_together(op: str, columns: int, rule: Rule) -> bool:
+    divisor, of = rule.together.get(op, (1, range(0)))
+    return columns in of and columns % divisor == 0 and filled(columns) >= rule.together_filled
 
 
 def _why_not_interleaved(
