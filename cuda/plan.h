@@ -1404,7 +1404,7 @@ constexpr Plan InCompany(const Problem& p, const Device& device, Plan panel) {
 // H200's memory has brought what those before them read, if there are enough for all turns. Beside
 // kernels without, softmax of [64, 1024, 1024] in bf16 took 69.3 us in place of 71.1, of [16, 1024,
 // 1024] 20.6 and 22.2, over 96 calls of panels 1.8 % less in geometric mean. Thirteen half panels
-// that started so took up to 2 % longer, eleven 0.5 %. Derivatives and "registers" gained nothing,
+// that started so took up to 2 % longer, eleven 1 %. Derivatives and "registers" gained nothing,
 // "block" of large arrays up to 1 %, and "tile" lost by the code
 // (benchmarks/results/h200-turns.json). Other devices were not measured.
 inline constexpr int kTurnCycles = 56;  // for a kilobyte

@@ -476,10 +476,9 @@ def _lower(
     if choice.implementation != here:
         if op == "logsumexp":
             reference = partial(reference, one_by_one=alone)
-        elif op == "log_softmax":
-            on_gpu, alone_forward = here == "cuda", not params.get("differentiated", False)
-            forms = {"in_pairs": alone and on_gpu, "forward_alone": alone_forward and on_gpu}
-            reference = partial(reference, **forms)
+        elif op == "log_softmax" and here == "cuda":
+            forward_alone = not params.get("differentiated", False)
+            reference = partial(reference, in_pairs=alone, forward_alone=forward_alone)
         elif op in OF_OPERAND:
             reference = partial(reference, stored=seen.made != "xla")
         elif op == "softmax_tangent":

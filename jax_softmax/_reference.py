@@ -15,11 +15,11 @@ import jax.numpy as jnp
 
 # The most columns of which XLA:GPU makes a single kernel, whatever is fused into it.
 ONE_KERNEL = 2**12
+# The same of softmax or its derivative alone, and conversions.
+ONE_KERNEL_ALONE = 2**14
 # Of longer rows, how much of a power of two they fill that log-softmax to bfloat16 is one kernel of
 # (compiled for an H200: 516 to 2,200 columns of less are five if what reads them multiplies).
 LONGEST_PADDED, LEAST_FILLED = 2**9, 0.55
-# The same of softmax or its derivative alone, and conversions.
-ONE_KERNEL_ALONE = 2**14
 # The most columns that `logsumexp` takes one by one.
 FEW_COLUMNS = 4
 # The most columns whose log-softmax along another axis than the last sums pairs: 16,668 take 0.9 of
@@ -168,7 +168,7 @@ def log_softmax(
 ) -> jax.Array:
     """With `forward_alone`, which no derivative reads, to bfloat16 by fewer operations.
 
-    That took 0.95 of the time in geometric mean over neighbours
+    That took 0.94 of the time in geometric mean over 20 lengths and six kinds of neighbours
     (benchmarks/results/h200-log-forms-bfloat16.json); where the derivative reads it, too, up to
     twice, and XLA:GPU makes five kernels of long rows that would mostly be padding if what reads
     them multiplies.

@@ -248,8 +248,8 @@ def test_panels_of_half_a_line_start_together_with_a_neighbour(op):
 
 
 def test_first_panels_start_by_turns_where_there_are_enough():
-    def turns(outer, columns, inner, dtype="bfloat16", op="log_softmax", **kwargs):
-        p = plan((outer, columns, inner), dtype, 1, op, device="H200", **kwargs)
+    def turns(outer, columns, inner, dtype="bfloat16", op="log_softmax"):
+        p = plan((outer, columns, inner), dtype, 1, op, device="H200")
         assert p.strategy == "panel"
         assert p.turns == 1 or p.blocks >= p.turns * 132
         return p.turns
