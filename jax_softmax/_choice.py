@@ -77,6 +77,13 @@ class Odd(NamedTuple):
     filled: float = math.inf
 
 
+class Together(NamedTuple):
+    """Rows of so many columns that this divides."""
+
+    divisor: int
+    columns: range
+
+
 class Slabs(NamedTuple):
     """Neighbours that blocks keep all together, one stretch of memory for each.
 
@@ -207,11 +214,12 @@ class Rule(NamedTuple):
     # same: a warp has several rows, and few have any (benchmarks/results/h200-small.json).
     odd_elements: int
     odd_columns: int
-    # Of rows of 16 bits, those that XLA reads by fours, or softmax's by twos, and that fill so much
-    # of the power of two: they are XLA's with what comes before them within its code. Kernels that
-    # add a bias themselves are as fast where there is a derivative; rows of fewer columns have none
-    # (benchmarks/results/h200-graph-fours.json). By op: what divides the columns, and these.
-    together: dict[str, tuple[int, range]]
+    # Those rows that XLA's code is fast with where it has what comes before them within it, by the
+    # op and the bytes that it reads and writes, and filling so much of the power of two: of 16 bits
+    # those that it reads by fours, or softmax's by twos (benchmarks/results/h200-graph-fours.json),
+    # of conversions more (h200-graph-narrowed.json). Kernels that add a bias themselves are as fast
+    # where there is a derivative; rows of fewer columns have none.
+    together: dict[tuple[str, int, int], tuple[Together, ...]]
     together_filled: float
     # Rows of whole vectors that fill less of the power of two that XLA pads them to are the
     # kernels': what XLA makes of them is several kernels, or one for which padding costs too much.
@@ -223,6 +231,11 @@ class Rule(NamedTuple):
     # Without anything that XLA may fuse before them, forward, of so many columns and filling less
     # they are the kernels': as fast in geometric mean over all that may follow, or faster.
     apart: dict[tuple[str, int], Odd]
+    # Scores, which a matrix product made and what follows mostly does not fuse with: another one,
+    # as in attention, or nothing. With both the kernels take 0.82 to 1.00 of the time, products
+    # included (benchmarks/results/h200-graph-products.json). What pads such a product, whose rows
+    # are no whole vectors, XLA drops within its code, and with the kernels in one more.
+    scores: dict[tuple[str, int], tuple[Odd, ...]]
     # The same where there is a derivative, which is the kernels' but for some of what follows: both
     # took 1.00 to 1.12 times as long by the rule before it (benchmarks/results/h200-graph-both.json
     # beside h200-graph-short.json, -long and -lengths-16bit).
@@ -248,7 +261,7 @@ SHORT_ROWS = {("cpu", "cross_entropy_gradient"): 2, ("cpu", "absmax"): 8}
 
 # What is seen of an op's neighbours, see `choose`.
 STORED = ("stored", "stored apart")
-AROUND = ("fused", "scaled", "apart", *STORED)
+AROUND = ("fused", "narrowed", "scaled", "apart", "product", *STORED)
 
 # Those of softmax's family that read one operand; the others are derivatives, and read two.
 FORWARD = ("softmax", "log_softmax")
@@ -364,7 +377,13 @@ RULES = {
         },
         odd_elements=2**20,
         odd_columns=2**9,
-        together={"softmax": (2, range(10, 2**10)), "log_softmax": (4, range(12, 2**10))},
+        together={
+            ("softmax", 2, 2): (Together(2, range(10, 2**10)),),
+            ("log_softmax", 2, 2): (Together(4, range(12, 2**10)),),
+            ("softmax", 4, 2): (Together(1, range(5, 2**11)),),
+            ("log_softmax", 4, 2): (Together(2, range(5, 2**9)), Together(1, range(2**9, 2**11))),
+            ("log_softmax", 2, 4): (Together(2, range(5, 2**9)),),
+        },
         together_filled=0.55,
         filled={
             ("softmax_tangent", 2): 0.8,
@@ -375,6 +394,12 @@ RULES = {
         apart={
             ("softmax", 2): Odd(range(256, ONE_KERNEL + 1), filled=0.55),
             ("log_softmax", 2): Odd(range(512, ONE_KERNEL + 1), filled=0.99),
+        },
+        scores={
+            ("softmax", 2): (
+                Odd(range(2**6, 2**9), filled=0.8),
+                Odd(range(2**9, ONE_KERNEL + 1)),
+            )
         },
         in_both={
             ("softmax", 2): (
@@ -538,7 +563,8 @@ def choose(
     derivative, only what is made of it; either, that XLA's code made the result. "stored": a kernel
     made a derivative's result, and XLA may have more within its own code than it would write and
     read for a kernel; with "apart", nothing of the tangent's. "apart": there is no such thing,
-    forward or around a derivative.
+    forward or around a derivative. Forward, "narrowed": what is "fused" reads 32 bits or more and
+    makes 16 of them; "product": it is "apart", and a matrix product made the operand.
     """
     rule = RULES.get(platform)
     if is_short(op, shape[axis], platform):
@@ -611,7 +637,7 @@ def choose(
             why = f"at most {rule.slabs.few} slabs, which more blocks may share"
             return Choice(platform, why, batch_invariant=False)
         return Choice(platform, "neighbours that blocks keep all together")
-    fused = around == "fused"
+    fused = around in ("fused", "narrowed")
     if most and derivative and (fused or around == "scaled"):
         too_empty = rule.fused_filled if fused else rule.scaled_filled
         if filled(columns) >= too_empty.get((op, width), 0):
@@ -625,27 +651,36 @@ def choose(
         return Choice(platform, "the axis is not the last one")
     if columns > most:
         return Choice(platform, f"rows of more than {most}")
-    whole = columns * width % 16 == 0
+    whole, apart = columns * width % 16 == 0, around in ("apart", "product")
     if biased:
         added = rule.added_in_both if differentiated else rule.added
-        if around == "apart" and columns in added.get((op, width), ()) and (whole or width == 2):
+        if apart and columns in added.get((op, width), ()) and (whole or width == 2):
             return Choice(platform, "rows that the kernels add a bias to")
         return Choice("xla", f"rows of at most {most}: one kernel that adds the bias")
+    if around == "product" and width == 2 and not whole and filled(columns) >= rule.together_filled:
+        return Choice("xla", "XLA drops a product's padding within it")
     odd = rule.odd.get((op, width), Odd(range(0)))
     if not whole and columns in odd.columns and filled(columns) < odd.filled:
         if op in FORWARD and columns >= rule.odd_columns and elements <= rule.odd_elements:
             return Choice("xla", f"at most {rule.odd_elements} elements of rows for a warp each")
-        alone_forward = not differentiated or columns < rule.terms_columns
-        if fused and alone_forward and width == 2 and _is_read_together(op, columns, rule):
+        narrowed = around == "narrowed"
+        alone_forward = narrowed or not differentiated or columns < rule.terms_columns
+        reads = 4 if narrowed else dtype.itemsize
+        together = rule.together.get((op, reads, output_dtype.itemsize), ())
+        if (fused or widened) and alone_forward and _any_has(together, columns, rule):
             return Choice("xla", "XLA fuses it with what comes before, and reads some at a time")
         return Choice(platform, "rows that are no whole vectors: XLA reads them singly")
     too_empty = (rule.fused_filled if fused else rule.filled).get((op, width), 0)
     padded = rule.apart.get((op, width))
-    if around == "apart" and padded and columns in padded.columns:
+    if apart and padded and columns in padded.columns:
         too_empty = padded.filled
     if whole and filled(columns) < too_empty:
         return Choice(platform, "rows with too much padding for XLA")
-    if whole and around == "apart" and differentiated:
+    if whole and around == "product":
+        for rows in rule.scores.get((op, width), ()):
+            if columns in rows.columns and filled(columns) < rows.filled:
+                return Choice(platform, "a matrix product's, and with another the faster ones")
+    if whole and apart and differentiated:
         in_both = rule.in_both.get((op, width), ())
         if multiplied:
             in_both += rule.in_both_multiplied.get((op, width), ())
@@ -655,9 +690,9 @@ def choose(
     return Choice("xla", f"rows of at most {most}: one kernel that fuses with its neighbours")
 
 
-def _is_read_together(op: str, columns: int, rule: Rule) -> bool:
-    divisor, of = rule.together.get(op, (1, range(0)))
-    return columns in of and columns % divisor == 0 and filled(columns) >= rule.together_filled
+def _any_has(together: tuple[Together, ...], columns: int, rule: Rule) -> bool:
+    are = (columns in rows.columns and columns % rows.divisor == 0 for rows in together)
+    return filled(columns) >= rule.together_filled and any(are)
 
 
 def _why_not_interleaved(

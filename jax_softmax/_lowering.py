@@ -28,6 +28,7 @@ from ._neighbours import (
     how_read,
     is_call,
     is_fused,
+    is_narrowed,
     is_of_pairs,
     is_of_product,
     is_scaled,
@@ -308,6 +309,10 @@ def _look_at_logits(
     def seen_of(found: Affine) -> Seen:
         fused = is_fused(found.logits, functions) if here in _choice.RULES else None
         made = "fused" if fused else "apart" if fused is False and alone else None
+        if made == "fused" and is_narrowed(found.logits, functions):
+            made = "narrowed"
+        if made == "apart" and is_of_product(found.logits, functions):
+            made = "product"
         return Seen(made, found.scale, found.bias is not None)
 
     found = Affine(operand)
@@ -478,7 +483,8 @@ def _lower(
             reference = partial(reference, one_by_one=alone)
         elif op == "log_softmax" and here == "cuda":
             forward_alone = not params.get("differentiated", False)
-            reference = partial(reference, in_pairs=alone, forward_alone=forward_alone)
+            forms = {"forward_alone": forward_alone, "narrowed": seen.made == "narrowed"}
+            reference = partial(reference, in_pairs=alone, **forms)
         elif op in OF_OPERAND:
             reference = partial(reference, stored=seen.made != "xla")
         elif op == "softmax_tangent":

@@ -48,6 +48,15 @@ def is_fused(value: Any, functions: Any) -> bool | None:
     return None if makers is None else bool(makers)
 
 
+def is_narrowed(value: Any, functions: Any) -> bool:
+    """Whether XLA may have within the code that reads an array the rounding of what was wider.
+
+    Not where that was made of 16 bits itself, which are read then.
+    """
+    conversions = [m for m in _makers(value, functions) or () if name_of(m) == "stablehlo.convert"]
+    return any(map(_narrows, conversions)) and not any(map(_widens, conversions))
+
+
 def is_scaled(value: Any, functions: Any) -> bool | None:
     """Whether it may have there what is made of a derivative by the array, being more than that.
 
@@ -241,9 +250,22 @@ def _in_memory(outside: Any) -> bool:
 
 def _scales(made_by: Any) -> bool:
     if name_of(made_by) == "stablehlo.convert":
-        widths = (v.type.element_type.width for v in (*made_by.operands, *made_by.results))
-        return operator.lt(*widths)  # what comes back is narrower: XLA would write that alone
+        return _widens(made_by)  # what comes back is narrower: XLA would write that alone
     return name_of(made_by) not in SUMS | SPREAD
+
+
+def _widens(conversion: Any) -> bool:
+    return operator.lt(*_widths(conversion))
+
+
+def _narrows(conversion: Any) -> bool:
+    return operator.gt(*_widths(conversion))
+
+
+def _widths(conversion: Any) -> tuple[int, int]:
+    """Of a conversion's operand and result, in bits."""
+    (operand,), (result,) = conversion.operands, conversion.results
+    return operand.type.element_type.width, result.type.element_type.width
 
 
 def logits_within(result: Any, functions: Any) -> Any | None:

@@ -165,22 +165,26 @@ def log_softmax(
     dtype: Any,
     in_pairs: bool = False,
     forward_alone: bool = False,
+    narrowed: bool = False,
 ) -> jax.Array:
     """With `forward_alone`, which no derivative reads, to bfloat16 by fewer operations.
 
     That took 0.94 of the time in geometric mean over 20 lengths and six kinds of neighbours
     (benchmarks/results/h200-log-forms-bfloat16.json); where the derivative reads it, too, up to
     twice, and XLA:GPU makes five kernels of long rows that would mostly be padding if what reads
-    them multiplies.
+    them multiplies. With `narrowed`, where it rounds what is wider to 16 bits just before, it makes
+    these of all rows whose maxima are counted as in memory, and one so
+    (benchmarks/results/h200-graph-narrowed.json).
     """
     d = _shifted(x.astype(compute_dtype(dtype, x.dtype)), axis)
     e = jnp.exp(d)
     if jnp.iscomplexobj(x):
         return (d - jnp.log(jnp.sum(e, axis, keepdims=True))).astype(dtype)
-    if forward_alone and dtype == jnp.bfloat16 and _fills_one_kernel(e, axis):
+    narrowed &= is_one_kernel(e, axis)
+    if forward_alone and dtype == jnp.bfloat16 and (narrowed or _fills_one_kernel(e, axis)):
         log_of_sum = _log_of_sum_in_bfloat16(e, axis)
     else:
-        narrow = _are_narrow(x.dtype, dtype)
+        narrow = _are_narrow(x.dtype, dtype) and not narrowed
         log_of_sum = _log_of_sum(d, e, axis, narrow=narrow, in_pairs=in_pairs)
     return (d - log_of_sum).astype(dtype)
 

@@ -340,6 +340,60 @@ def test_rows_that_xla_reads_some_at_a_time_are_its_own_after_what_it_fuses(op, 
     assert chosen("fused", differentiated=True) == (fused if columns < 32 else "cuda")
 
 
+ROUNDED = {  # columns of 16 bits that XLA makes of more within its code, and whose each op is
+    (6, 13 + 1, 50, 250, 1000, 1002): {"softmax": "xla", "log_softmax": "xla"},
+    (13, 29, 197, 375): {"softmax": "xla", "log_softmax": "cuda"},
+    (577, 1001, 1501): {"softmax": "xla", "log_softmax": "xla"},
+    (17, 33, 65, 66, 521, 1026): {"softmax": "cuda", "log_softmax": "cuda"},
+}
+
+
+@pytest.mark.parametrize("op", FORWARD)
+@pytest.mark.parametrize("columns, expected", [(c, e) for all, e in ROUNDED.items() for c in all])
+def test_rows_that_are_rounded_to_16_bits_are_xlas_where_it_reads_fast(op, columns, expected):
+    problem = op, (MANY, columns), 1, *[jnp.dtype("bfloat16")] * 2, "cuda"
+    for differentiated in (False, True):
+        seen = {"around": "narrowed", "differentiated": differentiated}
+        assert _choice.choose(*problem, **seen).implementation == expected[op]
+    assert _choice.choose(*problem, **seen, batch_invariant=True).implementation == "cuda"
+
+
+@pytest.mark.parametrize("columns", [10, 18, 22, 34, 150])
+def test_rows_that_are_made_float32_are_xlas_where_it_reads_pairs(columns):
+    def chosen(columns, **seen):
+        problem = "log_softmax", (MANY, columns), 1, *map(jnp.dtype, ("bfloat16", "float32"))
+        return _choice.choose(*problem, "cuda", **seen).implementation
+
+    assert chosen(columns, widened=True) == ("cuda" if columns == 34 else "xla")
+    assert chosen(columns + 1, widened=True) == chosen(columns) == "cuda"
+
+
+PRODUCTS = [  # an op and columns of 16 bits, and whose they are where a matrix product made them
+    ("softmax", 64, "xla"),
+    ("softmax", 80, "cuda"),
+    ("softmax", 256, "xla"),
+    ("softmax", 512, "cuda"),
+    ("softmax", 4096, "cuda"),
+    ("log_softmax", 80, "xla"),
+    ("log_softmax", 2048, "xla"),
+    # Padded.
+    ("softmax", 100, "xla"),
+    ("softmax", 1001, "xla"),
+    ("log_softmax", 187, "xla"),
+    ("log_softmax", 1500, "xla"),
+    ("log_softmax", 65, "cuda"),
+]
+
+
+@pytest.mark.parametrize("op, columns, expected", PRODUCTS)
+def test_scores_go_by_what_mostly_reads_them_and_by_their_padding(op, columns, expected):
+    problem = op, (MANY, columns), 1, *[jnp.dtype("bfloat16")] * 2, "cuda"
+    assert _choice.choose(*problem, around="product").implementation == expected
+    other = *problem[:3], *[jnp.dtype("float32")] * 2, "cuda"
+    same = [_choice.choose(*other, around=around) for around in ("apart", "product")]
+    assert same[0] == same[1]
+
+
 IN_BOTH = [  # columns, dtype, and who has softmax's forward pass where there is a derivative
     (120, "bfloat16", "xla"),
     (136, "bfloat16", "cuda"),
@@ -876,6 +930,26 @@ def test_the_rule_sees_what_makes_an_operand(name, kind):
         # That of the softmax before it is the kernel's, by its name.
         calls = count_calls(hlo, BACKWARD[name]) - (inner and name == "softmax")
         assert calls == (not (by_xla and scaled))
+
+
+@pytest.mark.usefixtures("cpu_has_the_rule")
+def test_the_rule_tells_a_product_and_what_is_rounded_from_others():
+    def calls(before, columns, dtype="float16"):
+        softmax = functools.partial(_passes, "softmax", before, lambda y: y)
+        return count_calls(compiled(softmax(), np.ones((1024, columns), dtype)), "softmax")
+
+    def product(x):
+        return jnp.tanh(x @ jnp.eye(x.shape[1], dtype=x.dtype))
+
+    assert calls(lambda x: x, 136) == calls(lambda x: x, 333) == 1
+    assert calls(product, 136) == 1 and calls(product, 333) == 0
+    assert calls(jnp.tanh, 333) == 1
+    rounded = [
+        lambda x: x.astype("float16"),
+        lambda x: jnp.tanh(x).astype("float16").reshape(-1, 333),
+    ]
+    assert [calls(before, 333, "float32") for before in rounded] == [0, 0]
+    assert calls(lambda x: (x.astype("float32") / 3).astype("float16"), 333) == 1
 
 
 DIFFERENTIATED = {
