@@ -1404,9 +1404,9 @@ constexpr Plan InCompany(const Problem& p, const Device& device, Plan panel) {
 // H200's memory has brought what those before them read, if there are enough for all turns. Beside
 // kernels without, softmax of [64, 1024, 1024] in bf16 took 69.3 us in place of 71.1, of [16, 1024,
 // 1024] 20.6 and 22.2, over 96 calls of panels 1.8 % less in geometric mean. Thirteen half panels
-// that started so took up to 2 % longer, eleven 1 %. Derivatives and "registers" gained nothing,
-// "block" of large arrays up to 1 %, and "tile" lost by the code
-// (benchmarks/results/h200-turns.json). Other devices were not measured.
+// that started so took up to 2 % longer, eleven 1 %. Derivatives, "registers" and "block" gained
+// nothing, and "tile" lost by the code (benchmarks/results/h200-turns.json). Other devices were not
+// measured.
 inline constexpr int kTurnCycles = 56;  // for a kilobyte
 inline constexpr int kTurnsOfHalves = 8;
 constexpr Plan ByTurns(const Problem& p, const Device& device, Plan panel) {
@@ -1426,12 +1426,14 @@ constexpr Plan PanelPlan(const Problem& p, const Device& device, Plan plan) {
   if (p.rows.inner % plan.vector != 0) {
     return Refuse(plan, "the inner dimension is not whole vectors");
   }
+  const auto started = [&](const Plan& panel) {
+    return ByTurns(p, device, InCompany(p, device, panel));
+  };
   const int64_t columns = std::max<int64_t>(p.rows.columns, 1);
   if (device.cluster_blocks >= kPanelAbreast && PrefersHalfPanels(p)) {
     const int slices = PanelSlices(p, kPanelFewestLanes);
     const Plan half = PanelThatFits(p, device, kPanelFewestLanes, slices, slices, 1, plan);
-    const bool fits = half.refusal == nullptr && RoomFor(half, device) >= 2;
-    if (fits) return ByTurns(p, device, InCompany(p, device, half));
+    if (half.refusal == nullptr && RoomFor(half, device) >= 2) return started(half);
   }
   if (device.cluster_blocks > 1 && !IsPerRow(p.op) && SharesPanels(p)) {
     return SharedPanelPlan(p, device, plan);
@@ -1446,8 +1448,7 @@ constexpr Plan PanelPlan(const Problem& p, const Device& device, Plan plan) {
   while (lanes > kPanelFewestLanes && columns * lanes * kVectorBytes * p.inputs > most) lanes /= 2;
   const int slices = PanelSlices(p, lanes);
   const int fewest = PanelFewestSlices(lanes);
-  const Plan panel = PanelThatFits(p, device, lanes, slices, fewest, 1, plan);
-  return ByTurns(p, device, InCompany(p, device, panel));
+  return started(PanelThatFits(p, device, lanes, slices, fewest, 1, plan));
 }
 
 // How a block's threads share a slab.

@@ -78,10 +78,11 @@ class Odd(NamedTuple):
 
 
 class Together(NamedTuple):
-    """Rows of so many columns that this divides."""
+    """Rows of so many columns that this divides, and filling so much of a power of two."""
 
     divisor: int
     columns: range
+    filled: float = 0.55
 
 
 class Slabs(NamedTuple):
@@ -215,12 +216,12 @@ class Rule(NamedTuple):
     odd_elements: int
     odd_columns: int
     # Those rows that XLA's code is fast with where it has what comes before them within it, by the
-    # op and the bytes that it reads and writes, and filling so much of the power of two: of 16 bits
-    # those that it reads by fours, or softmax's by twos (benchmarks/results/h200-graph-fours.json),
-    # of conversions more (h200-graph-narrowed.json). Kernels that add a bias themselves are as fast
+    # op and the bytes that it reads and writes: of 16 bits those that it reads by fours, or
+    # softmax's by twos (benchmarks/results/h200-graph-fours.json), of conversions more
+    # (h200-graph-narrowed.json, -widened.json). Kernels that add a bias themselves are as fast
     # where there is a derivative; rows of fewer columns have none.
     together: dict[tuple[str, int, int], tuple[Together, ...]]
-    together_filled: float
+    padded: float  # how much of it rows of a padded product fill at least that are XLA's
     # Rows of whole vectors that fill less of the power of two that XLA pads them to are the
     # kernels': what XLA makes of them is several kernels, or one for which padding costs too much.
     filled: dict[tuple[str, int], float]
@@ -380,11 +381,18 @@ RULES = {
         together={
             ("softmax", 2, 2): (Together(2, range(10, 2**10)),),
             ("log_softmax", 2, 2): (Together(4, range(12, 2**10)),),
-            ("softmax", 4, 2): (Together(1, range(5, 2**11)),),
-            ("log_softmax", 4, 2): (Together(2, range(5, 2**9)), Together(1, range(2**9, 2**11))),
+            ("softmax", 4, 2): (
+                Together(1, range(5, 2**11)),
+                Together(4, range(5, 2**11), filled=0.5),
+            ),
+            ("log_softmax", 4, 2): (
+                Together(2, range(5, 2**9)),
+                Together(4, range(5, 2**9), filled=0.5),
+                Together(1, range(2**9, 2**11)),
+            ),
             ("log_softmax", 2, 4): (Together(2, range(5, 2**9)),),
         },
-        together_filled=0.55,
+        padded=0.55,
         filled={
             ("softmax_tangent", 2): 0.8,
             **dict.fromkeys([(op, 2) for op in LOG_SOFTMAX], 0.55),
@@ -657,7 +665,7 @@ def choose(
         if apart and columns in added.get((op, width), ()) and (whole or width == 2):
             return Choice(platform, "rows that the kernels add a bias to")
         return Choice("xla", f"rows of at most {most}: one kernel that adds the bias")
-    if around == "product" and width == 2 and not whole and filled(columns) >= rule.together_filled:
+    if around == "product" and width == 2 and not whole and filled(columns) >= rule.padded:
         return Choice("xla", "XLA drops a product's padding within it")
     odd = rule.odd.get((op, width), Odd(range(0)))
     if not whole and columns in odd.columns and filled(columns) < odd.filled:
@@ -667,7 +675,7 @@ def choose(
         alone_forward = narrowed or not differentiated or columns < rule.terms_columns
         reads = 4 if narrowed else dtype.itemsize
         together = rule.together.get((op, reads, output_dtype.itemsize), ())
-        if (fused or widened) and alone_forward and _any_has(together, columns, rule):
+        if (fused or widened) and alone_forward and _any_has(together, columns):
             return Choice("xla", "XLA fuses it with what comes before, and reads some at a time")
         return Choice(platform, "rows that are no whole vectors: XLA reads them singly")
     too_empty = (rule.fused_filled if fused else rule.filled).get((op, width), 0)
@@ -690,9 +698,11 @@ def choose(
     return Choice("xla", f"rows of at most {most}: one kernel that fuses with its neighbours")
 
 
-def _any_has(together: tuple[Together, ...], columns: int, rule: Rule) -> bool:
-    are = (columns in rows.columns and columns % rows.divisor == 0 for rows in together)
-    return filled(columns) >= rule.together_filled and any(are)
+def _any_has(together: tuple[Together, ...], columns: int) -> bool:
+    return any(
+        columns in rows.columns and columns % rows.divisor == 0 and filled(columns) >= rows.filled
+        for rows in together
+    )
 
 
 def _why_not_interleaved(

@@ -45,6 +45,14 @@ CASES = (
 # columns a third is padding to it, which is too much for some ways to write this.
 CHOSEN = tuple(itertools.product(NAMES, ("float32", "bfloat16"), (16, 512, 640, 4096)))
 ROWS = 2**14
+# What makes bfloat16 rows, and their columns: rounded, some are mostly padding to XLA.
+MADE_BEFORE = {
+    "rounded": (lambda x: x.astype("bfloat16"), 1000),
+    "rounded, mostly padding": (lambda x: x.astype("bfloat16"), 520),
+    "rounded, read by fours": (lambda x: x.astype("bfloat16"), 68),
+    "product": (lambda x: x.astype("bfloat16") @ jnp.ones((1024, 1024), "bfloat16"), 1024),
+    "padded product": (lambda x: x.astype("bfloat16") @ jnp.ones((1002, 1002), "bfloat16"), 1002),
+}
 # Columns of a loss that is made of log-softmax.
 DIFFERENTIATED = (1000, 1001, 4096, 8192)
 # What surrounds a softmax in attention, and a loss: a call each way, nothing of the logits' size.
@@ -208,6 +216,15 @@ def chosen(mesh, name, dtype, columns) -> dict:
         ),
         "batch invariant": count_calls(compiled(both(name)[0], x)),
     }
+
+
+def made_before(mesh, name, way) -> dict:
+    """Forward, of bfloat16 that something made right before."""
+    make, columns = MADE_BEFORE[way]
+    f = getattr(jax_softmax, name)
+    x = jax.ShapeDtypeStruct((ROWS, columns), "float32", sharding=NamedSharding(mesh, P()))
+    hlo = compiled(lambda x: f(make(x)), x)
+    return {"calls": count_calls(hlo), "kernels": kernels(hlo)}
 
 
 def few(mesh, name) -> dict:
@@ -471,6 +488,9 @@ def main() -> None:
     meshes = {n: topology(n) for n in DEVICES}
     programs = {str((n, *case)): program(meshes[n], *case) for n, *case in CASES}
     programs |= {str(case): chosen(meshes[1], *case) for case in CHOSEN}
+    programs |= {
+        f"{n}, {way}": made_before(meshes[1], n, way) for n in NAMES for way in MADE_BEFORE
+    }
     programs |= {f"few, {name} on {n}": few(meshes[n], name) for name in NAMES for n in DEVICES}
     programs["sums of pairs"] = {n: pairs(meshes[n]) for n in DEVICES}
     programs["few digits"] = few_digits(meshes[1])

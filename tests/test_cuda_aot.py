@@ -19,6 +19,7 @@ from _cuda_programs import (
     FREE,
     FUSED,
     FUSED_ON,
+    MADE_BEFORE,
     MIXED,
     NAMES,
     SCALED,
@@ -99,6 +100,14 @@ def test_short_rows_are_one_kernel_with_their_neighbours(case, programs):
     assert made["picked"] == [1 + forward, 1]
     ours, others = made["kernels of picked"]
     assert ours < others
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("way", MADE_BEFORE)
+def test_rows_that_something_made_go_by_what_it_is(name, way, programs):
+    made = programs[f"{name}, {way}"]
+    assert made["calls"] == ((name, way) == ("softmax", "product"))
+    assert "product" in way or made["kernels"] == 1
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -49,8 +49,10 @@ __device__ __forceinline__ void SliceReduce(S (&statistic)[kRows], void* scratch
 __device__ __forceinline__ void AwaitTurn(const Turns& turns) {
   const int block = static_cast<int>(blockIdx.x);
   if (block < turns.blocks || block >= turns.blocks * turns.count) return;
-  const int64_t begin = clock64(), wait = int64_t{block / turns.blocks} * turns.cycles;
-  while (clock64() - begin < wait) __nanosleep(64);
+  const int64_t begin = clock64();
+  const uint64_t wait = static_cast<uint64_t>(block / turns.blocks) * turns.cycles;
+  // Unsigned: a clock that is behind, of another multiprocessor, ends it.
+  while (static_cast<uint64_t>(clock64() - begin) < wait) __nanosleep(64);
 }
 
 // The columns are a block's or, with kShared, those of a cluster's blocks. After the first
@@ -66,7 +68,9 @@ __global__ void __launch_bounds__(kPanelThreads, PanelResident(sizeof(typename L
 #if __CUDA_ARCH__ < 900
   if constexpr (kShared) return;
 #endif
-  if constexpr (!kShared && Op::kInputs == 1 && !kPerRow<Op>) AwaitTurn(turns);
+  // As ByTurns in plan.h has it.
+  constexpr bool kMayWait = Op::kInputs == 1 && sizeof(typename Load::Io) <= 4 && !kPerRow<Op>;
+  if constexpr (!kShared && kMayWait) AwaitTurn(turns);
   using Own = Neighbours<Op, Load, Store, kVector>;
   extern __shared__ __align__(16) unsigned char shared[];
   const int threads = blockDim.x;
