@@ -232,6 +232,10 @@ class Rule(NamedTuple):
     # Without anything that XLA may fuse before them, forward, of so many columns and filling less
     # they are the kernels': as fast in geometric mean over all that may follow, or faster.
     apart: dict[tuple[str, int], Odd]
+    # The same of an odd number of columns, which XLA reads singly: 0.66 to 0.98 of the time over
+    # all that follows, but 1.2 to 2 times as long where that is element by element. What fills
+    # more, or is even, takes longer over all (benchmarks/results/h200-graph-singly.json).
+    singly: dict[tuple[str, int], Odd]
     # Scores, which a matrix product made and what follows mostly does not fuse with: another one,
     # as in attention, or nothing. With both the kernels take 0.82 to 1.00 of the time, products
     # included (benchmarks/results/h200-graph-products.json). What pads such a product, whose rows
@@ -403,6 +407,7 @@ RULES = {
             ("softmax", 2): Odd(range(256, ONE_KERNEL + 1), filled=0.55),
             ("log_softmax", 2): Odd(range(512, ONE_KERNEL + 1), filled=0.99),
         },
+        singly={("softmax", 4): Odd(range(17, 2**9), filled=0.55)},
         scores={
             ("softmax", 2): (
                 Odd(range(2**6, 2**9), filled=0.8),
@@ -678,6 +683,9 @@ def choose(
         if (fused or widened) and alone_forward and _any_has(together, columns):
             return Choice("xla", "XLA fuses it with what comes before, and reads some at a time")
         return Choice(platform, "rows that are no whole vectors: XLA reads them singly")
+    singly = rule.singly.get((op, width), Odd(range(0)))
+    if apart and columns % 2 and columns in singly.columns and filled(columns) < singly.filled:
+        return Choice(platform, "rows of an odd number of columns: XLA reads them singly")
     too_empty = (rule.fused_filled if fused else rule.filled).get((op, width), 0)
     padded = rule.apart.get((op, width))
     if apart and padded and columns in padded.columns:

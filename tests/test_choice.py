@@ -319,6 +319,15 @@ def test_with_nothing_before_them_rows_that_xla_pads_are_the_kernels(case):
     assert _choice.choose(*problem, around="fused").implementation == "xla"
 
 
+@pytest.mark.parametrize("columns", [15, 17, 33, 34, 45, 67, 257, 260, 513])
+def test_with_nothing_before_them_rows_that_xla_reads_singly_are_the_kernels(columns):
+    problem = "softmax", (MANY, columns), 1, *[jnp.dtype("float32")] * 2, "cuda"
+    kernels = "cuda" if columns in (17, 33, 67, 257) else "xla"
+    for around in ("apart", "product"):
+        assert _choice.choose(*problem, around=around).implementation == kernels
+    assert _choice.choose(*problem, around="fused").implementation == "xla"
+
+
 TOGETHER = (12, 20, 28, 36, 100, 500, 1020)  # that XLA reads by fours: 8 bytes
 
 
