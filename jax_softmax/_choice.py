@@ -70,19 +70,18 @@ class Fused(NamedTuple):
     elements: int
 
 
-class Odd(NamedTuple):
-    """Rows of so many columns, and filling less of the power of two that XLA pads them to."""
+class Rows(NamedTuple):
+    """So many columns, and filling so much, or less, of the power of two that XLA pads them to."""
 
     columns: range
-    filled: float = math.inf
+    least: float = 0
+    less: float = math.inf
+
+    def have(self, columns: int) -> bool:
+        return columns in self.columns and self.least <= filled(columns) < self.less
 
 
-class Together(NamedTuple):
-    """Rows of so many columns that this divides, and filling so much of a power of two."""
-
-    divisor: int
-    columns: range
-    filled: float = 0.55
+Kinds = dict[Any, tuple[Rows, ...]]  # by the op, and the bytes of an element
 
 
 class Slabs(NamedTuple):
@@ -210,18 +209,20 @@ class Rule(NamedTuple):
     columns: dict[tuple[str, int], int]
     # Rows of no more columns that are the kernels' again, being no whole vectors: XLA reads these
     # singly.
-    odd: dict[tuple[str, int], Odd]
+    odd: Kinds
     # The most elements of rows of so many of these columns or more, forward, that are XLA's all the
     # same: a warp has several rows, and few have any (benchmarks/results/h200-small.json).
     odd_elements: int
     odd_columns: int
-    # Those rows that XLA's code is fast with where it has what comes before them within it, by the
-    # op and the bytes that it reads and writes: of 16 bits those that it reads by fours, or
+    # Those of them that XLA's code is fast with all the same where it has what comes before within
+    # it, by the op and the bytes that it reads and writes: of 16 bits what it reads by fours, or
     # softmax's by twos (benchmarks/results/h200-graph-fours.json), of conversions more
-    # (h200-graph-narrowed.json, -widened.json). Kernels that add a bias themselves are as fast
-    # where there is a derivative; rows of fewer columns have none.
-    together: dict[tuple[str, int, int], tuple[Together, ...]]
-    padded: float  # how much of it rows of a padded product fill at least that are XLA's
+    # (h200-graph-narrowed.json, -widened.json). But for what is rounded, kernels that add a bias
+    # themselves are as fast where there is a derivative; rows of fewer columns have none.
+    together: Kinds
+    # The same of a matrix product's, which is padded where rows are no whole vectors: XLA drops
+    # that within its code, and before a kernel in a pass more (h200-graph-products.json).
+    padded: Kinds
     # Rows of whole vectors that fill less of the power of two that XLA pads them to are the
     # kernels': what XLA makes of them is several kernels, or one for which padding costs too much.
     filled: dict[tuple[str, int], float]
@@ -229,26 +230,26 @@ class Rule(NamedTuple):
     # what comes before it, and a derivative with what comes after it alone.
     fused_filled: dict[tuple[str, int], float]
     scaled_filled: dict[tuple[str, int], float]
-    # Without anything that XLA may fuse before them, forward, of so many columns and filling less
-    # they are the kernels': as fast in geometric mean over all that may follow, or faster.
-    apart: dict[tuple[str, int], Odd]
-    # The same of an odd number of columns, which XLA reads singly: 0.66 to 0.98 of the time over
+    # Without anything that XLA may fuse before them, forward, more of them are the kernels': as
+    # fast in geometric mean over all that may follow, or faster.
+    apart: Kinds
+    # The same of an odd number of columns, which XLA reads singly: 0.66 to 1.00 of the time over
     # all that follows, but 1.2 to 2 times as long where that is element by element. What fills
-    # more, or is even, takes longer over all (benchmarks/results/h200-graph-singly.json).
-    singly: dict[tuple[str, int], Odd]
+    # more, or is even, mostly takes longer (benchmarks/results/h200-graph-singly.json), and so do
+    # both passes where the kernels multiply the logits (-lengths-float32.json).
+    singly: Kinds
     # Scores, which a matrix product made and what follows mostly does not fuse with: another one,
     # as in attention, or nothing. With both the kernels take 0.82 to 1.00 of the time, products
-    # included (benchmarks/results/h200-graph-products.json). What pads such a product, whose rows
-    # are no whole vectors, XLA drops within its code, and with the kernels in one more.
-    scores: dict[tuple[str, int], tuple[Odd, ...]]
+    # included (benchmarks/results/h200-graph-products.json).
+    scores: Kinds
     # The same where there is a derivative, which is the kernels' but for some of what follows: both
     # took 1.00 to 1.12 times as long by the rule before it (benchmarks/results/h200-graph-both.json
     # beside h200-graph-short.json, -long and -lengths-16bit).
-    in_both: dict[tuple[str, int], tuple[Odd, ...]]
+    in_both: Kinds
     # More of them where kernels multiply the logits, and the derivative is XLA's, which multiplies
     # that. Of 512 to 4,096 columns log-softmax of 16 bits took 0.87 to 0.99 times as long, softmax
     # of float32 0.90 to 1.02 (benchmarks/results/h200-graph-stored.json).
-    in_both_multiplied: dict[tuple[str, int], tuple[Odd, ...]]
+    in_both_multiplied: Kinds
     # Columns where kernels add a bias to logits that nothing made which XLA may fuse: without a
     # derivative and with it, in 32 bits of whole vectors. Of most others, up to those that are one
     # kernel to XLA, its code is the faster one (benchmarks/results/h200-graph-biased.json).
@@ -374,29 +375,31 @@ RULES = {
             ("log_softmax", 8): 16,
         },
         odd={
-            **dict.fromkeys([(op, 2) for op in (*SOFTMAX, "log_softmax")], Odd(range(5, 2**11))),
-            ("softmax_tangent", 4): Odd(range(5, 2**6), filled=0.57),
-            **dict.fromkeys([(op, 2) for op in LOG_DERIVATIVES], Odd(range(ONE_KERNEL))),
-            **dict.fromkeys([(op, 4) for op in LOG_SOFTMAX], Odd(range(5, 2**9), filled=0.75)),
-            **dict.fromkeys([(f"biased_{op}", 4) for op in FORWARD], Odd(range(ONE_KERNEL))),
+            **dict.fromkeys(
+                [(op, 2) for op in (*SOFTMAX, "log_softmax")], (Rows(range(5, 2**11)),)
+            ),
+            ("softmax_tangent", 4): (Rows(range(5, 2**6), less=0.57),),
+            **dict.fromkeys([(op, 2) for op in LOG_DERIVATIVES], (Rows(range(ONE_KERNEL)),)),
+            **dict.fromkeys([(op, 4) for op in LOG_SOFTMAX], (Rows(range(5, 2**9), less=0.75),)),
+            **dict.fromkeys([(f"biased_{op}", 4) for op in FORWARD], (Rows(range(ONE_KERNEL)),)),
         },
         odd_elements=2**20,
         odd_columns=2**9,
         together={
-            ("softmax", 2, 2): (Together(2, range(10, 2**10)),),
-            ("log_softmax", 2, 2): (Together(4, range(12, 2**10)),),
-            ("softmax", 4, 2): (
-                Together(1, range(5, 2**11)),
-                Together(4, range(5, 2**11), filled=0.5),
-            ),
+            ("softmax", 2, 2): (Rows(range(10, 2**10, 2), least=0.55),),
+            ("log_softmax", 2, 2): (Rows(range(12, 2**10, 4), least=0.55),),
+            ("softmax", 4, 2): (Rows(range(5, 2**11), least=0.55), Rows(range(8, 2**11, 4))),
             ("log_softmax", 4, 2): (
-                Together(2, range(5, 2**9)),
-                Together(4, range(5, 2**9), filled=0.5),
-                Together(1, range(2**9, 2**11)),
+                Rows(range(6, 2**9, 2), least=0.55),
+                Rows(range(8, 2**9, 4)),
+                Rows(range(2**9, 2**11), least=0.55),
             ),
-            ("log_softmax", 2, 4): (Together(2, range(5, 2**9)),),
+            ("log_softmax", 2, 4): (Rows(range(6, 2**9, 2), least=0.53),),
         },
-        padded=0.55,
+        padded={
+            ("softmax", 2): (Rows(range(ONE_KERNEL)),),
+            ("log_softmax", 2): (Rows(range(ONE_KERNEL), least=0.55),),
+        },
         filled={
             ("softmax_tangent", 2): 0.8,
             **dict.fromkeys([(op, 2) for op in LOG_SOFTMAX], 0.55),
@@ -404,25 +407,25 @@ RULES = {
         fused_filled={("softmax_tangent", 2): 0.55},
         scaled_filled={("softmax_tangent", 2): 0.8},
         apart={
-            ("softmax", 2): Odd(range(256, ONE_KERNEL + 1), filled=0.55),
-            ("log_softmax", 2): Odd(range(512, ONE_KERNEL + 1), filled=0.99),
+            ("softmax", 2): (Rows(range(256, ONE_KERNEL + 1), less=0.55),),
+            ("log_softmax", 2): (Rows(range(512, ONE_KERNEL + 1), less=0.99),),
         },
-        singly={("softmax", 4): Odd(range(17, 2**9), filled=0.55)},
+        singly={("softmax", 4): (Rows(range(17, 2**9, 2), less=0.55),)},
         scores={
             ("softmax", 2): (
-                Odd(range(2**6, 2**9), filled=0.8),
-                Odd(range(2**9, ONE_KERNEL + 1)),
+                Rows(range(2**6, 2**9), less=0.8),
+                Rows(range(2**9, ONE_KERNEL + 1)),
             )
         },
         in_both={
             ("softmax", 2): (
-                Odd(range(128, 2**9), filled=0.7),
-                Odd(range(2**9, ONE_KERNEL + 1)),
+                Rows(range(128, 2**9), less=0.7),
+                Rows(range(2**9, ONE_KERNEL + 1)),
             )
         },
         in_both_multiplied={
-            ("softmax", 4): (Odd(range(2**9, ONE_KERNEL + 1)),),
-            ("log_softmax", 2): (Odd(range(2**9, ONE_KERNEL + 1)),),
+            ("softmax", 4): (Rows(range(2**9, ONE_KERNEL + 1)),),
+            ("log_softmax", 2): (Rows(range(2**9, ONE_KERNEL + 1)),),
         },
         added={("log_softmax", 2): range(600, ONE_KERNEL + 1)},
         added_in_both={
@@ -576,8 +579,8 @@ def choose(
     derivative, only what is made of it; either, that XLA's code made the result. "stored": a kernel
     made a derivative's result, and XLA may have more within its own code than it would write and
     read for a kernel; with "apart", nothing of the tangent's. "apart": there is no such thing,
-    forward or around a derivative. Forward, "narrowed": what is "fused" reads 32 bits or more and
-    makes 16 of them; "product": it is "apart", and a matrix product made the operand.
+    forward or around a derivative. Forward, "narrowed": what is "fused" reads 32 bits or more, and
+    the operand has 16; "product": it is "apart", and a matrix product made the operand.
     """
     rule = RULES.get(platform)
     if is_short(op, shape[axis], platform):
@@ -670,47 +673,37 @@ def choose(
         if apart and columns in added.get((op, width), ()) and (whole or width == 2):
             return Choice(platform, "rows that the kernels add a bias to")
         return Choice("xla", f"rows of at most {most}: one kernel that adds the bias")
-    if around == "product" and width == 2 and not whole and filled(columns) >= rule.padded:
+    case, product = (op, width), around == "product"
+    if product and not whole and _any_have(rule.padded, case, columns):
         return Choice("xla", "XLA drops a product's padding within it")
-    odd = rule.odd.get((op, width), Odd(range(0)))
-    if not whole and columns in odd.columns and filled(columns) < odd.filled:
+    if not whole and _any_have(rule.odd, case, columns):
         if op in FORWARD and columns >= rule.odd_columns and elements <= rule.odd_elements:
             return Choice("xla", f"at most {rule.odd_elements} elements of rows for a warp each")
-        narrowed = around == "narrowed"
+        narrowed, same = around == "narrowed", dtype == output_dtype
+        converted = (op, 4 if narrowed else dtype.itemsize, output_dtype.itemsize)
+        fuses = (fused and same) if width == 2 else widened
         alone_forward = narrowed or not differentiated or columns < rule.terms_columns
-        reads = 4 if narrowed else dtype.itemsize
-        together = rule.together.get((op, reads, output_dtype.itemsize), ())
-        if (fused or widened) and alone_forward and _any_has(together, columns):
+        if fuses and alone_forward and _any_have(rule.together, converted, columns):
             return Choice("xla", "XLA fuses it with what comes before, and reads some at a time")
         return Choice(platform, "rows that are no whole vectors: XLA reads them singly")
-    singly = rule.singly.get((op, width), Odd(range(0)))
-    if apart and columns % 2 and columns in singly.columns and filled(columns) < singly.filled:
+    by_kernels = apart and dtype == output_dtype and not (multiplied and differentiated)
+    if by_kernels and _any_have(rule.singly, case, columns):
         return Choice(platform, "rows of an odd number of columns: XLA reads them singly")
-    too_empty = (rule.fused_filled if fused else rule.filled).get((op, width), 0)
-    padded = rule.apart.get((op, width))
-    if apart and padded and columns in padded.columns:
-        too_empty = padded.filled
-    if whole and filled(columns) < too_empty:
+    too_empty = (rule.fused_filled if fused else rule.filled).get(case, 0)
+    padded = filled(columns) < too_empty or (apart and _any_have(rule.apart, case, columns))
+    if whole and padded:
         return Choice(platform, "rows with too much padding for XLA")
-    if whole and around == "product":
-        for rows in rule.scores.get((op, width), ()):
-            if columns in rows.columns and filled(columns) < rows.filled:
-                return Choice(platform, "a matrix product's, and with another the faster ones")
+    if whole and product and _any_have(rule.scores, case, columns):
+        return Choice(platform, "a matrix product's, and with another the faster ones")
     if whole and apart and differentiated:
-        in_both = rule.in_both.get((op, width), ())
-        if multiplied:
-            in_both += rule.in_both_multiplied.get((op, width), ())
-        for rows in in_both:
-            if columns in rows.columns and filled(columns) < rows.filled:
-                return Choice(platform, "the kernels are the faster ones with the derivative")
+        kinds = (rule.in_both, rule.in_both_multiplied) if multiplied else (rule.in_both,)
+        if any(_any_have(rows, case, columns) for rows in kinds):
+            return Choice(platform, "the kernels are the faster ones with the derivative")
     return Choice("xla", f"rows of at most {most}: one kernel that fuses with its neighbours")
 
 
-def _any_has(together: tuple[Together, ...], columns: int) -> bool:
-    return any(
-        columns in rows.columns and columns % rows.divisor == 0 and filled(columns) >= rows.filled
-        for rows in together
-    )
+def _any_have(kinds: Kinds, case: tuple[Any, ...], columns: int) -> bool:
+    return any(rows.have(columns) for rows in kinds.get(case, ()))
 
 
 def _why_not_interleaved(

@@ -309,7 +309,7 @@ def _look_at_logits(
     def seen_of(found: Affine) -> Seen:
         fused = is_fused(found.logits, functions) if here in _choice.RULES else None
         made = "fused" if fused else "apart" if fused is False and alone else None
-        if made == "fused" and is_narrowed(found.logits, functions):
+        if made == "fused" and aval.dtype.itemsize == 2 and is_narrowed(found.logits, functions):
             made = "narrowed"
         if made == "apart" and is_of_product(found.logits, functions):
             made = "product"
@@ -331,19 +331,22 @@ def _look_at_logits(
     if not seen.biased:
         return seen, [(aval, found.logits)] if seen.more else []
     bias = aval.update(shape=found.bias_shape)
-    if not _adds_bias(op, [aval, bias], seen, here=here, axis=axis, **params):
-        return seen_of(Affine(operand)), []
+    without = seen_of(Affine(operand))
+    if not _adds_bias(op, [aval, bias], seen, without, here=here, axis=axis, **params):
+        return without, []
     return seen, [(aval, found.logits), (bias, reshaped(found.bias, found.bias_shape))]
 
 
-def _adds_bias(op: str, avals: Sequence[Any], seen: Seen, *, here: str, **params: Any) -> bool:
-    """Whether a kernel adds a bias to logits: where it is the faster one, or would be without."""
+def _adds_bias(
+    op: str, avals: Sequence[Any], seen: Seen, without: Seen, *, here: str, **params: Any
+) -> bool:
+    """Whether a kernel adds a bias to logits: where it is the faster one, or would be `without`."""
     if not has_kernel_with_terms(avals, name=WITH_TERMS[op], here=here, causal=False, **params):
         return False
     request: dict[str, Any] = {"here": here, "alone": True, "op": op, "per_row": False} | params
     request["widened"] = False
     choose = partial(_choose, avals[:1], **request)
-    chosen = choose(around=seen.made, biased=True), choose(around="fused")
+    chosen = choose(around=seen.made, biased=True), choose(around=without.made)
     if not any(c.implementation == here and c.batch_invariant for c in chosen):
         return False
     if params["backend"]:

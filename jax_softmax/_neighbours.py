@@ -4,7 +4,7 @@ Of what takes a result a lowering sees nothing, but of a derivative's tangent; a
 lowering sees what has read the result before it.
 """
 
-import operator
+import math
 from typing import Any
 
 from jax.interpreters import mlir
@@ -53,8 +53,10 @@ def is_narrowed(value: Any, functions: Any) -> bool:
 
     Not where that was made of 16 bits itself, which are read then.
     """
-    conversions = [m for m in _makers(value, functions) or () if name_of(m) == "stablehlo.convert"]
-    return any(map(_narrows, conversions)) and not any(map(_widens, conversions))
+    makers = _makers(value, functions) or ()
+    widths = [_widths(m) for m in makers if name_of(m) == "stablehlo.convert"]
+    read = {before for before, _ in widths}
+    return 16 not in read and any(before > after for before, after in widths)
 
 
 def is_scaled(value: Any, functions: Any) -> bool | None:
@@ -250,22 +252,16 @@ def _in_memory(outside: Any) -> bool:
 
 def _scales(made_by: Any) -> bool:
     if name_of(made_by) == "stablehlo.convert":
-        return _widens(made_by)  # what comes back is narrower: XLA would write that alone
+        before, after = _widths(made_by)
+        return before < after  # what comes back is narrower: XLA would write that alone
     return name_of(made_by) not in SUMS | SPREAD
 
 
-def _widens(conversion: Any) -> bool:
-    return operator.lt(*_widths(conversion))
-
-
-def _narrows(conversion: Any) -> bool:
-    return operator.gt(*_widths(conversion))
-
-
-def _widths(conversion: Any) -> tuple[int, int]:
-    """Of a conversion's operand and result, in bits."""
-    (operand,), (result,) = conversion.operands, conversion.results
-    return operand.type.element_type.width, result.type.element_type.width
+def _widths(conversion: Any) -> tuple[float, float]:
+    """The bits of what a conversion reads and makes; of complex numbers more than all others'."""
+    types = (v.type.element_type for v in (*conversion.operands, *conversion.results))
+    before, after = (getattr(of, "width", math.inf) for of in types)
+    return before, after
 
 
 def logits_within(result: Any, functions: Any) -> Any | None:

@@ -172,9 +172,9 @@ def log_softmax(
     That took 0.94 of the time in geometric mean over 20 lengths and six kinds of neighbours
     (benchmarks/results/h200-log-forms-bfloat16.json); where the derivative reads it, too, up to
     twice, and XLA:GPU makes five kernels of long rows that would mostly be padding if what reads
-    them multiplies. With `narrowed`, where it rounds what is wider to 16 bits just before, it makes
-    these of all rows whose maxima are counted as in memory, and one so
-    (benchmarks/results/h200-graph-narrowed.json).
+    them multiplies. With `narrowed`, what is wider is rounded to 16 bits just before: of rows that
+    are mostly padding XLA:GPU makes five kernels then if maxima are counted as in memory, and one
+    by fewer operations, or with what rounds to one (benchmarks/results/h200-graph-narrowed.json).
     """
     d = _shifted(x.astype(compute_dtype(dtype, x.dtype)), axis)
     e = jnp.exp(d)

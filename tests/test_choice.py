@@ -324,8 +324,14 @@ def test_with_nothing_before_them_rows_that_xla_reads_singly_are_the_kernels(col
     problem = "softmax", (MANY, columns), 1, *[jnp.dtype("float32")] * 2, "cuda"
     kernels = "cuda" if columns in (17, 33, 67, 257) else "xla"
     for around in ("apart", "product"):
-        assert _choice.choose(*problem, around=around).implementation == kernels
-    assert _choice.choose(*problem, around="fused").implementation == "xla"
+        for one in ({}, {"differentiated": True}, {"multiplied": True}):
+            assert _choice.choose(*problem, around=around, **one).implementation == kernels
+    # XLA multiplies both ways.
+    both = {"around": "apart", "differentiated": True, "multiplied": True}
+    for seen in ({"around": "fused"}, both):
+        assert _choice.choose(*problem, **seen).implementation == "xla"
+    wide = *problem[:3], jnp.dtype("bfloat16"), *problem[4:]
+    assert _choice.choose(*wide, around="apart").implementation == "xla"
 
 
 TOGETHER = (12, 20, 28, 36, 100, 500, 1020)  # that XLA reads by fours: 8 bytes
@@ -353,7 +359,7 @@ ROUNDED = {  # columns of 16 bits that XLA makes of more within its code, and wh
     (6, 14, 50, 68, 250, 1000, 1002): {"softmax": "xla", "log_softmax": "xla"},
     (13, 29, 197, 375): {"softmax": "xla", "log_softmax": "cuda"},
     (577, 1001, 1501): {"softmax": "xla", "log_softmax": "xla"},
-    (17, 33, 65, 66, 521, 1026): {"softmax": "cuda", "log_softmax": "cuda"},
+    (17, 33, 65, 66, 521, 1026): {"softmax": "cuda", "log_softmax": "cuda"},  # mostly padding
 }
 
 
@@ -369,12 +375,15 @@ def test_rows_that_are_rounded_to_16_bits_are_xlas_where_it_reads_fast(op, colum
 
 @pytest.mark.parametrize("columns", [10, 18, 22, 34, 150])
 def test_rows_that_are_made_float32_are_xlas_where_it_reads_pairs(columns):
-    def chosen(columns, **seen):
-        problem = "log_softmax", (MANY, columns), 1, *map(jnp.dtype, ("bfloat16", "float32"))
+    def chosen(columns, output="float32", **seen):
+        problem = "log_softmax", (MANY, columns), 1, *map(jnp.dtype, ("bfloat16", output))
         return _choice.choose(*problem, "cuda", **seen).implementation
 
-    assert chosen(columns, widened=True) == ("cuda" if columns == 34 else "xla")
+    assert chosen(columns, widened=True) == "xla"
     assert chosen(columns + 1, widened=True) == chosen(columns) == "cuda"
+    assert chosen(columns, around="fused") == "cuda"
+    # What goes back to 16 bits at once is no such thing.
+    assert chosen(columns, "bfloat16", widened=True) == "cuda"
 
 
 PRODUCTS = [  # an op and columns of 16 bits, and whose they are where a matrix product made them
@@ -390,6 +399,7 @@ PRODUCTS = [  # an op and columns of 16 bits, and whose they are where a matrix 
     ("softmax", 1001, "xla"),
     ("log_softmax", 187, "xla"),
     ("log_softmax", 1500, "xla"),
+    ("softmax", 65, "xla"),
     ("log_softmax", 65, "cuda"),
 ]
 
@@ -945,20 +955,25 @@ def test_the_rule_sees_what_makes_an_operand(name, kind):
 def test_the_rule_tells_a_product_and_what_is_rounded_from_others():
     def calls(before, columns, dtype="float16"):
         softmax = functools.partial(_passes, "softmax", before, lambda y: y)
-        return count_calls(compiled(softmax(), np.ones((1024, columns), dtype)), "softmax")
+        return count_calls(compiled(softmax(), np.ones((2048, columns), dtype)), "softmax")
 
     def product(x):
         return jnp.tanh(x @ jnp.eye(x.shape[1], dtype=x.dtype))
 
-    assert calls(lambda x: x, 136) == calls(lambda x: x, 333) == 1
-    assert calls(product, 136) == 1 and calls(product, 333) == 0
+    assert calls(lambda x: x, 80) == 0 and calls(lambda x: x, 333) == 1
+    assert calls(product, 80) == 1 and calls(product, 333) == 0
     assert calls(jnp.tanh, 333) == 1
     rounded = [
         lambda x: x.astype("float16"),
         lambda x: jnp.tanh(x).astype("float16").reshape(-1, 333),
     ]
     assert [calls(before, 333, "float32") for before in rounded] == [0, 0]
+    masked = [lambda x: x.astype("float16") * (x > 0), lambda x: x.astype(int).astype("float16")]
+    assert [calls(before, 333, "float32") for before in masked] == [0, 0]
     assert calls(lambda x: (x.astype("float32") / 3).astype("float16"), 333) == 1
+    # Complex numbers are wider than all others.
+    assert calls(lambda x: abs(x.astype("complex64")).astype("float16"), 333, "float32") == 0
+    assert calls(lambda x: abs(x.astype("complex64")).astype("float16"), 333) == 1
 
 
 DIFFERENTIATED = {
