@@ -236,7 +236,8 @@ class Rule(NamedTuple):
     # The same of an odd number of columns, which XLA reads singly: 0.66 to 1.00 of the time over
     # all that follows, but 1.2 to 2 times as long where that is element by element. What fills
     # more, or is even, mostly takes longer (benchmarks/results/h200-graph-singly.json), and so do
-    # both passes where the kernels multiply the logits (-lengths-float32.json).
+    # both passes of some where the kernels multiply the logits. Derivatives of those for which
+    # XLA's code is slowest are kernels whatever they may be fused with (-singly-both.json).
     singly: Kinds
     # Scores, which a matrix product made and what follows mostly does not fuse with: another one,
     # as in attention, or nothing. With both the kernels take 0.82 to 1.00 of the time, products
@@ -410,7 +411,10 @@ RULES = {
             ("softmax", 2): (Rows(range(256, ONE_KERNEL + 1), less=0.55),),
             ("log_softmax", 2): (Rows(range(512, ONE_KERNEL + 1), less=0.99),),
         },
-        singly={("softmax", 4): (Rows(range(17, 2**9, 2), less=0.55),)},
+        singly={
+            ("softmax", 4): (Rows(range(17, 2**9, 2), less=0.55),),
+            ("softmax_tangent", 4): (Rows(range(65, 2**7, 2), less=0.55),),
+        },
         scores={
             ("softmax", 2): (
                 Rows(range(2**6, 2**9), less=0.8),
@@ -647,18 +651,23 @@ def choose(
         return Choice("xla", "XLA fuses more with it than the kernel that stored the result")
     if around == "apart" and last and derivative:
         return Choice(platform, "XLA would fuse nothing with it")
-    most = rule.columns.get((op, width), 0)
+    case, same = (op, width), dtype == output_dtype
+    most = rule.columns.get(case, 0)
     if not last and in_slabs(op, shape, axis, dtype, output_dtype, rule.slabs):
         if math.prod(shape[:axis]) <= rule.slabs.few:
             why = f"at most {rule.slabs.few} slabs, which more blocks may share"
             return Choice(platform, why, batch_invariant=False)
         return Choice(platform, "neighbours that blocks keep all together")
     fused = around in ("fused", "narrowed")
+    singly = last and same and _any_have(rule.singly, case, columns)
+    why_singly = "rows that are no whole vectors: XLA reads them singly"
+    if singly and derivative:
+        return Choice(platform, why_singly)
     if most and derivative and (fused or around == "scaled"):
         too_empty = rule.fused_filled if fused else rule.scaled_filled
-        if filled(columns) >= too_empty.get((op, width), 0):
+        if filled(columns) >= too_empty.get(case, 0):
             return Choice("xla", "XLA fuses it with its neighbours")
-    across = rule.fused_across.get((op, width)) if dtype == output_dtype else None
+    across = rule.fused_across.get(case) if same else None
     if fused and across is not None and (columns > most if last else columns >= across):
         return Choice("xla", "XLA fuses it with what comes before")
     if not most:
@@ -670,25 +679,24 @@ def choose(
     whole, apart = columns * width % 16 == 0, around in ("apart", "product")
     if biased:
         added = rule.added_in_both if differentiated else rule.added
-        if apart and columns in added.get((op, width), ()) and (whole or width == 2):
+        if apart and columns in added.get(case, ()) and (whole or width == 2):
             return Choice(platform, "rows that the kernels add a bias to")
         return Choice("xla", f"rows of at most {most}: one kernel that adds the bias")
-    case, product = (op, width), around == "product"
+    product = around == "product"
     if product and not whole and _any_have(rule.padded, case, columns):
         return Choice("xla", "XLA drops a product's padding within it")
     if not whole and _any_have(rule.odd, case, columns):
         if op in FORWARD and columns >= rule.odd_columns and elements <= rule.odd_elements:
             return Choice("xla", f"at most {rule.odd_elements} elements of rows for a warp each")
-        narrowed, same = around == "narrowed", dtype == output_dtype
+        narrowed = around == "narrowed"
         converted = (op, 4 if narrowed else dtype.itemsize, output_dtype.itemsize)
         fuses = (fused and same) if width == 2 else widened
         alone_forward = narrowed or not differentiated or columns < rule.terms_columns
         if fuses and alone_forward and _any_have(rule.together, converted, columns):
             return Choice("xla", "XLA fuses it with what comes before, and reads some at a time")
-        return Choice(platform, "rows that are no whole vectors: XLA reads them singly")
-    by_kernels = apart and dtype == output_dtype and not (multiplied and differentiated)
-    if by_kernels and _any_have(rule.singly, case, columns):
-        return Choice(platform, "rows of an odd number of columns: XLA reads them singly")
+        return Choice(platform, why_singly)
+    if singly and apart and not (multiplied and differentiated):
+        return Choice(platform, why_singly)
     too_empty = (rule.fused_filled if fused else rule.filled).get(case, 0)
     padded = filled(columns) < too_empty or (apart and _any_have(rule.apart, case, columns))
     if whole and padded:

@@ -332,6 +332,10 @@ def test_with_nothing_before_them_rows_that_xla_reads_singly_are_the_kernels(col
         assert _choice.choose(*problem, **seen).implementation == "xla"
     wide = *problem[:3], jnp.dtype("bfloat16"), *problem[4:]
     assert _choice.choose(*wide, around="apart").implementation == "xla"
+    derivative = "softmax_tangent", *problem[1:]
+    for around in ("fused", "scaled"):
+        chosen = _choice.choose(*derivative, around=around).implementation
+        assert chosen == ("cuda" if columns == 67 else "xla")
 
 
 TOGETHER = (12, 20, 28, 36, 100, 500, 1020)  # that XLA reads by fours: 8 bytes
