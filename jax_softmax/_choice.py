@@ -584,7 +584,8 @@ def choose(
     made a derivative's result, and XLA may have more within its own code than it would write and
     read for a kernel; with "apart", nothing of the tangent's. "apart": there is no such thing,
     forward or around a derivative. Forward, "narrowed": what is "fused" reads 32 bits or more, and
-    the operand has 16; "product": it is "apart", and a matrix product made the operand.
+    the operand has 16; "product": it is "apart", and a matrix product made the operand, maybe
+    times a number.
     """
     rule = RULES.get(platform)
     if is_short(op, shape[axis], platform):

@@ -31,6 +31,7 @@ from ._neighbours import (
     is_narrowed,
     is_of_pairs,
     is_of_product,
+    is_product,
     is_scaled,
     is_scattered,
     logits_within,
@@ -311,11 +312,11 @@ def _look_at_logits(
         made = "fused" if fused else "apart" if fused is False and alone else None
         if made == "fused" and aval.dtype.itemsize == 2 and is_narrowed(found.logits, functions):
             made = "narrowed"
-        if made == "apart" and is_of_product(found.logits, functions):
+        if made == "apart" and is_product(scores, functions):
             made = "product"
         return Seen(made, found.scale, found.bias is not None)
 
-    found = Affine(operand)
+    found, scores = Affine(operand), operand
     if here == "cuda" and params["dtype"] == aval.dtype and aval.dtype.itemsize < 8:
         explicit = aval.sharding.mesh.are_all_axes_explicit
         # Whether a kernel adds a bias goes by how many rows share it.
@@ -326,6 +327,8 @@ def _look_at_logits(
         biased = biased and params["strategy"] == "auto" and _is_static(aval.shape)
         found = affine_before(operand, axis, functions, explicit=explicit, biased=biased)
         if is_of_product(found.logits, functions):
+            if found.bias is None:
+                scores = found.logits
             found = Affine(operand)  # which has that, as do those that read the derivative
     seen = seen_of(found)
     if not seen.biased:

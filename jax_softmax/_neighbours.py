@@ -73,6 +73,14 @@ def is_of_product(value: Any, functions: Any) -> bool:
     return _makers(value, functions) is OF_PRODUCT
 
 
+def is_product(value: Any, functions: Any) -> bool:
+    """Whether a matrix product's rows are these, as it wrote them."""
+    made_by = maker_behind(RESHAPING, value, functions)
+    if name_of(made_by) not in PRODUCTS:
+        return False
+    return shape_of(made_by.results[0])[-1:] == shape_of(value)[-1:]
+
+
 def is_scattered(value: Any, functions: Any) -> bool:
     """Whether a scatter wrote an array, as the transpose of picking a few of its elements does."""
     return name_of(maker_behind(RESHAPING, value, functions)) == "stablehlo.scatter"

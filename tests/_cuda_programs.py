@@ -51,6 +51,14 @@ MADE_BEFORE = {
     "rounded, mostly padding": (lambda x: x.astype("bfloat16"), 520),
     "rounded, read by fours": (lambda x: x.astype("bfloat16"), 68),
     "product": (lambda x: x.astype("bfloat16") @ jnp.ones((1024, 1024), "bfloat16"), 1024),
+    "scaled product": (
+        lambda x: 0.125 * (x.astype("bfloat16") @ jnp.ones((1024, 1024), "bfloat16")),
+        1024,
+    ),
+    "masked product": (
+        lambda x: jnp.where(x > 0, x.astype("bfloat16") @ jnp.ones((1024, 1024), "bfloat16"), -9),
+        1024,
+    ),
     "padded product": (lambda x: x.astype("bfloat16") @ jnp.ones((1002, 1002), "bfloat16"), 1002),
 }
 # Columns of a loss that is made of log-softmax.

@@ -962,10 +962,14 @@ def test_the_rule_tells_a_product_and_what_is_rounded_from_others():
         return count_calls(compiled(softmax(), np.ones((2048, columns), dtype)), "softmax")
 
     def product(x):
-        return jnp.tanh(x @ jnp.eye(x.shape[1], dtype=x.dtype))
+        return x @ jnp.eye(x.shape[1], dtype=x.dtype)
 
     assert calls(lambda x: x, 80) == 0 and calls(lambda x: x, 333) == 1
-    assert calls(product, 80) == 1 and calls(product, 333) == 0
+    assert calls(product, 80) == calls(lambda x: product(x).reshape(2, -1, 80), 80) == 1
+    assert calls(product, 333) == 0
+    # XLA may have more than that within its code; and rows of others.
+    assert calls(lambda x: jnp.where(x > 0, product(x), -9), 80) == 0
+    assert calls(lambda x: product(x.reshape(-1, 666)).reshape(-1, 333), 333) == 1
     assert calls(jnp.tanh, 333) == 1
     rounded = [
         lambda x: x.astype("float16"),
