@@ -17,9 +17,10 @@ import jax.numpy as jnp
 ONE_KERNEL = 2**12
 # The same of softmax or its derivative alone, and conversions.
 ONE_KERNEL_ALONE = 2**14
-# Of longer rows, how much of a power of two they fill that log-softmax to bfloat16 is one kernel of
-# (compiled for an H200: 516 to 2,200 columns of less are five if what reads them multiplies).
-LONGEST_PADDED, LEAST_FILLED = 2**9, 0.55
+# How much of a power of two rows fill of which log-softmax to bfloat16 by fewer operations is one
+# kernel (compiled for an H200, 34 to 2,056 columns of less are five by jax 0.10.2, and 516 to 2,200
+# by 0.11.2 if what reads them multiplies).
+LEAST_FILLED = 0.6
 # The most columns that `logsumexp` takes one by one.
 FEW_COLUMNS = 4
 # The most columns whose log-softmax along another axis than the last sums pairs: 16,668 take 0.9 of
@@ -174,24 +175,19 @@ def log_softmax(
     twice, and XLA:GPU makes five kernels of long rows that would mostly be padding if what reads
     them multiplies. With `narrowed`, what is wider is rounded to 16 bits just before: of rows that
     are mostly padding XLA:GPU makes five kernels then if maxima are counted as in memory, and one
-    by fewer operations, or with what rounds to one (benchmarks/results/h200-graph-narrowed.json).
+    with what rounds to one.
     """
-    d = _shifted(x.astype(compute_dtype(dtype, x.dtype)), axis)
+    columns, d = x.shape[axis], _shifted(x.astype(compute_dtype(dtype, x.dtype)), axis)
     e = jnp.exp(d)
     if jnp.iscomplexobj(x):
         return (d - jnp.log(jnp.sum(e, axis, keepdims=True))).astype(dtype)
-    narrowed &= is_one_kernel(e, axis)
-    if forward_alone and dtype == jnp.bfloat16 and (narrowed or _fills_one_kernel(e, axis)):
+    one_kernel = is_one_kernel(e, axis)
+    if forward_alone and dtype == jnp.bfloat16 and one_kernel and filled(columns) >= LEAST_FILLED:
         log_of_sum = _log_of_sum_in_bfloat16(e, axis)
     else:
-        narrow = _are_narrow(x.dtype, dtype) and not narrowed
+        narrow = _are_narrow(x.dtype, dtype) and not (narrowed and one_kernel)
         log_of_sum = _log_of_sum(d, e, axis, narrow=narrow, in_pairs=in_pairs)
     return (d - log_of_sum).astype(dtype)
-
-
-def _fills_one_kernel(x: jax.Array, axis: int) -> bool:
-    columns = x.shape[axis]
-    return is_one_kernel(x, axis) and (columns <= LONGEST_PADDED or filled(columns) >= LEAST_FILLED)
 
 
 def is_one_kernel(x: jax.Array, axis: int, most: int = ONE_KERNEL) -> bool:
