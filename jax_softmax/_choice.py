@@ -237,8 +237,13 @@ class Rule(NamedTuple):
     # all that follows, but 1.2 to 2 times as long where that is element by element. What fills
     # more, or is even, mostly takes longer (benchmarks/results/h200-graph-singly.json), and so do
     # both passes of some where the kernels multiply the logits. Derivatives of those for which
-    # XLA's code is slowest are kernels whatever they may be fused with (-singly-both.json).
+    # XLA's code is slowest are kernels whatever they may be fused with, and then the forward pass
+    # (-singly-both.json): of 65 to 79 columns both take 0.53 to 1.08 of the time, and 1.18 to 1.22
+    # with a bias before and a product by element behind (-singly-sums.json).
     singly: Kinds
+    # More of them where there is a derivative, and nothing multiplies the logits: 0.68 to 0.94 of
+    # the time, but 1.2 to 1.4 times as long where what follows is element by element.
+    singly_in_both: Kinds
     # Scores, which a matrix product made and what follows mostly does not fuse with: another one,
     # as in attention, or nothing. With both the kernels take 0.82 to 1.00 of the time, products
     # included (benchmarks/results/h200-graph-products.json).
@@ -413,7 +418,13 @@ RULES = {
         },
         singly={
             ("softmax", 4): (Rows(range(17, 2**9, 2), less=0.55),),
-            ("softmax_tangent", 4): (Rows(range(65, 2**7, 2), less=0.55),),
+            ("softmax_tangent", 4): (Rows(range(65, 2**7, 2), less=0.64),),
+        },
+        singly_in_both={
+            ("softmax", 4): (
+                Rows(range(65, 2**7, 2), less=0.85),
+                Rows(range(257, 2**9, 2), less=0.7),
+            )
         },
         scores={
             ("softmax", 2): (
@@ -678,6 +689,8 @@ def choose(
     if columns > most:
         return Choice(platform, f"rows of more than {most}")
     whole, apart = columns * width % 16 == 0, around in ("apart", "product")
+    if differentiated and same and _any_have(rule.singly, (f"{op}_tangent", width), columns):
+        return Choice(platform, why_singly)
     if biased:
         added = rule.added_in_both if differentiated else rule.added
         if apart and columns in added.get(case, ()) and (whole or width == 2):
@@ -696,6 +709,7 @@ def choose(
         if fuses and alone_forward and _any_have(rule.together, converted, columns):
             return Choice("xla", "XLA fuses it with what comes before, and reads some at a time")
         return Choice(platform, why_singly)
+    singly |= differentiated and same and _any_have(rule.singly_in_both, case, columns)
     if singly and apart and not (multiplied and differentiated):
         return Choice(platform, why_singly)
     too_empty = (rule.fused_filled if fused else rule.filled).get(case, 0)

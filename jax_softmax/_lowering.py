@@ -494,7 +494,8 @@ def _lower(
         elif op in OF_OPERAND:
             reference = partial(reference, stored=seen.made != "xla")
         elif op == "softmax_tangent":
-            reference = partial(reference, in_one_kernel=seen.made == "stored apart")
+            forms = {"in_one_kernel": seen.made == "stored apart", "fused": seen.made == "fused"}
+            reference = partial(reference, **forms)
         backend = "xla" if choice.implementation == "xla" else backend
         return _lower_reference(ctx, *operands, reference=reference, backend=backend, **params)
     in_place = here == "cpu" and alone

@@ -26,6 +26,9 @@ FEW_COLUMNS = 4
 # The most columns whose log-softmax along another axis than the last sums pairs: 16,668 take 0.9 of
 # the time of two sums, 100,167 1.4 times that.
 LONGEST_OF_PAIRS = 2**15
+# The most columns, whole vectors, whose softmax's derivative XLA:GPU is faster with where it fuses
+# it with what makes its tangent and rows are brought to a sum of 1 (h200-graph-sums.json).
+LONGEST_OF_SUM_1 = 2**7
 # The fewest columns along another axis of which softmax's derivative takes two sums at a time: of
 # [200, 21, 4096] in float32 these took 128 us in place of 54, of [100, 40, 4096], back in 16 bits,
 # 54 in place of 45, though of others less (benchmarks/results/h200-mixed-parts.json).
@@ -261,6 +264,7 @@ def softmax_tangent(
     scale: float = 1.0,
     zeros_are_masked: bool = False,
     in_one_kernel: bool = False,
+    fused: bool = False,
 ) -> jax.Array:
     """With `zeros_are_masked`, what `t` holds where `y` is 0 is not looked at.
 
@@ -271,8 +275,9 @@ def softmax_tangent(
 
     Short rows of float32 are brought to a sum of 1, which they have but for rounding: of a row, a
     reduction of it and their quotient XLA:GPU makes one kernel, and then of all else. With the
-    forward pass 197 us in place of 224 (65,536 rows of 512 columns), with a cast after it 148, not
-    the 264 of XLA's forward pass and our kernel (33,554 rows of 1,000; H200, 2026-11).
+    forward pass 197 us in place of 224 (65,536 rows of 512 columns; H200, 2026-11). Where that is
+    `fused` with what makes the tangent, XLA:GPU makes no more kernels without, which take 0.93 of
+    the time in geometric mean; some whole vectors take longer (h200-graph-sums.json).
 
     With `in_one_kernel`, of what a kernel stored, it is one as 0 times the sum is added, which no
     digit of 16 bits is changed by. With the forward pass, after a scale, 664 and 2,048 bfloat16
@@ -290,9 +295,14 @@ def softmax_tangent(
     if is_one_kernel(y, axis) and one_device:
         if in_one_kernel:
             tangent = _tangent_in_one_kernel
-        elif y.dtype == jnp.float32:
+        elif y.dtype == jnp.float32 and not (fused and _is_fused_as_it_is(y.shape[axis])):
             tangent = _tangent_of_sum_1
     return tangent(y, t, axis=axis, dtype=dtype, scale=scale)
+
+
+def _is_fused_as_it_is(columns: int) -> bool:
+    """Whether float32 rows need no sum of 1 where XLA:GPU fuses what makes the tangent."""
+    return columns % 4 != 0 or (columns > LONGEST_OF_SUM_1 and filled(columns) >= LEAST_FILLED)
 
 
 @_in_compute_dtype

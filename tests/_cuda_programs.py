@@ -62,6 +62,7 @@ MADE_BEFORE = {
     "padded product": (lambda x: x.astype("bfloat16") @ jnp.ones((1002, 1002), "bfloat16"), 1002),
 }
 # Columns of a loss that is made of log-softmax.
+REDUCED = {33: 3, 64: 4, 264: 4, 256: 3, 1000: 3}
 DIFFERENTIATED = (1000, 1001, 4096, 8192)
 # What surrounds a softmax in attention, and a loss: a call each way, nothing of the logits' size.
 SCORES = (2, 16, 256, 512)
@@ -452,6 +453,19 @@ def few_digits(mesh) -> dict:
     return {name: "log-plus-one" in compiled(f, x) for name, f in functions.items()}
 
 
+def reductions(mesh, columns) -> dict:
+    """How many there are in softmax's derivative by XLA, and with a product behind it."""
+    x = jax.ShapeDtypeStruct((ROWS, columns), "float32", sharding=NamedSharding(mesh, P()))
+    softmax = functools.partial(jax_softmax.softmax, implementation="xla")
+    functions = {"alone": softmax, "multiplied": lambda x: jnp.square(jnp.cos(x)) * softmax(x)}
+
+    def reductions_of(f):
+        lowered = jax.jit(lambda x, g: jax.vjp(f, x)[1](g)[0]).lower(x, x)
+        return lowered.as_text().count("stablehlo.reduce(")
+
+    return {name: reductions_of(f) for name, f in functions.items()}
+
+
 def differentiated(mesh, columns) -> dict:
     """A float32 loss that is a sum over log-softmax, with its gradient; next to jax.nn."""
     x = jax.ShapeDtypeStruct((ROWS, columns), "float32", sharding=NamedSharding(mesh, P()))
@@ -504,6 +518,7 @@ def main() -> None:
     programs["few digits"] = few_digits(meshes[1])
     programs["writers"] = writers(meshes[1])
     programs["differentiated"] = {n: differentiated(meshes[1], n) for n in DIFFERENTIATED}
+    programs["reductions"] = {n: reductions(meshes[1], n) for n in REDUCED}
     programs["returned"] = returned(meshes[1])
     programs["constrained"] = {n: constrained(meshes[n]) for n in DEVICES}
     programs |= {

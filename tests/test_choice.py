@@ -326,16 +326,43 @@ def test_with_nothing_before_them_rows_that_xla_reads_singly_are_the_kernels(col
     for around in ("apart", "product"):
         for one in ({}, {"differentiated": True}, {"multiplied": True}):
             assert _choice.choose(*problem, around=around, **one).implementation == kernels
+    assert _choice.choose(*problem, around="fused").implementation == "xla"
     # XLA multiplies both ways.
     both = {"around": "apart", "differentiated": True, "multiplied": True}
-    for seen in ({"around": "fused"}, both):
-        assert _choice.choose(*problem, **seen).implementation == "xla"
+    worst = "cuda" if columns == 67 else "xla"
+    assert _choice.choose(*problem, **both).implementation == worst
     wide = *problem[:3], jnp.dtype("bfloat16"), *problem[4:]
     assert _choice.choose(*wide, around="apart").implementation == "xla"
     derivative = "softmax_tangent", *problem[1:]
     for around in ("fused", "scaled"):
-        chosen = _choice.choose(*derivative, around=around).implementation
-        assert chosen == ("cuda" if columns == 67 else "xla")
+        assert _choice.choose(*derivative, around=around).implementation == worst
+
+
+# By what is before them, and whether a kernel multiplies them or adds a bias.
+PRECEDED = (
+    ("apart", ""),
+    ("product", ""),
+    ("apart", "multiplied"),
+    ("fused", ""),
+    ("fused", "biased"),
+)
+
+
+@pytest.mark.parametrize(
+    "columns, kernels",
+    [(65, 5), (79, 5), (82, 0), (83, 2), (107, 2), (111, 0), (197, 0), (305, 2), (369, 0)],
+)
+def test_rows_that_xla_reads_singly_are_the_kernels_both_ways(columns, kernels):
+    def chosen(around, way, differentiated):
+        problem = "softmax", (MANY, columns), 1, *[jnp.dtype("float32")] * 2, "cuda"
+        seen = {way: True} if way else {}
+        seen |= {"around": around, "differentiated": differentiated}
+        return _choice.choose(*problem, **seen).implementation
+
+    ours = [chosen(*before, True) for before in PRECEDED]
+    assert ours == ["cuda"] * kernels + ["xla"] * (5 - kernels)
+    if columns != 65:
+        assert {chosen(*before, False) for before in PRECEDED} == {"xla"}
 
 
 TOGETHER = (12, 20, 28, 36, 100, 500, 1020)  # that XLA reads by fours: 8 bytes

@@ -22,6 +22,7 @@ from _cuda_programs import (
     MADE_BEFORE,
     MIXED,
     NAMES,
+    REDUCED,
     SCALED,
     WAYS,
 )
@@ -167,6 +168,11 @@ def test_log_softmax_along_another_axis_sums_pairs_on_one_device(programs):
 def test_forward_alone_log_softmax_to_bfloat16_is_of_few_digits(programs):
     without = {"last": False, "batched": False}
     assert programs["few digits"] == without | {"across": True, "with gradient": True}
+
+
+@pytest.mark.parametrize("columns, fused", REDUCED.items())
+def test_what_xla_fuses_with_its_tangent_needs_no_sum_of_1(columns, fused, programs):
+    assert programs["reductions"][str(columns)] == {"alone": 4, "multiplied": fused}
 
 
 @pytest.mark.parametrize("columns", DIFFERENTIATED)
