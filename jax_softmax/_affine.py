@@ -15,7 +15,7 @@ from ._neighbours import (
     is_call,
     is_fused,
     is_of_product,
-    logits_of_log_softmax,
+    logits_here,
     maker_behind,
 )
 from ._operations import CONSTRAINTS, MOVED, before, name_of, number_of, shape_of
@@ -90,11 +90,11 @@ def _before_reshapes(value: Any) -> Any:
 
 
 def scaled_logits(result: Any, functions: Any) -> Affine | None:
-    """What a kernel, or XLA's code, made this log-softmax of right here; or None.
+    """What a kernel, or XLA's code, made this softmax or log-softmax of right here; or None.
 
     Whatever else has read the product. That of a matrix product is as it lies.
     """
-    logits = logits_of_log_softmax(result, functions)
+    logits = logits_here(result, functions)
     if logits is None:
         return None
     if is_call(result):

@@ -180,6 +180,16 @@ class Rule(NamedTuple):
     # Of what is differentiated, and read by code of XLA's alone: it is not written then, nor read
     # again for the derivative.
     pairs_read: dict[tuple[str, int], Read]
+    # By the op and the bytes of an element: columns, whole vectors, of which a kernel writes the
+    # result, and not XLA, where what reads that reduces it, and what is made of it comes back to
+    # its derivative, which is XLA's. That is one pass over the result for each reduction, or both,
+    # and one for the gradient: a sum of squares behind 512 to 2,048 columns takes 0.57 to 0.77 of
+    # the time of XLA's code for all, and 0.73 to 0.88 of that of the kernels, which the squares'
+    # derivative would be written for (benchmarks/results/h200-graph-reduced.json).
+    reduced: dict[tuple[str, int], range]
+    # The same of any result that a kernel wrote: the fewest columns of rows that are no whole
+    # vectors. Where the kernel multiplied, XLA's derivative does too, of all.
+    reread: dict[tuple[str, int], float]
     terms_columns: int  # fewer are read one by one
     # Columns along another axis, where XLA's one kernel makes float32 logits with their bias and
     # ours take it from there: 0.6 to 1.0 of the time of XLA's code for all of it, with fewer or
@@ -272,7 +282,7 @@ class Rule(NamedTuple):
 SHORT_ROWS = {("cpu", "cross_entropy_gradient"): 2, ("cpu", "absmax"): 8}
 
 # What is seen of an op's neighbours, see `choose`.
-STORED = ("stored", "stored apart")
+STORED = ("stored", "stored again", "stored apart")
 AROUND = ("fused", "narrowed", "scaled", "apart", "product", *STORED)
 
 # Those of softmax's family that read one operand; the others are derivatives, and read two.
@@ -345,6 +355,16 @@ RULES = {
         widened_across={"log_softmax": 2**7, "softmax": 0},
         pairs={"softmax": Longer(14_000, 2**7), "log_softmax": Longer(ONE_KERNEL, 0)},
         pairs_read={("log_softmax", 4): Read(reduced=9, elements=2**9, picked=1000)},
+        reduced={
+            ("softmax", 2): range(16, ONE_KERNEL + 1),
+            ("softmax", 4): range(2**7 + 1, ONE_KERNEL + 1),
+            ("log_softmax", 2): range(2**7 + 1, ONE_KERNEL + 1),
+        },
+        reread={
+            ("softmax", 2): 2**7 + 1,
+            ("softmax", 4): 2**7 + 1,
+            ("log_softmax", 2): math.inf,
+        },
         terms_columns=32,
         biased=range(32, 2**9 + 1),
         long=2**15,
@@ -563,6 +583,44 @@ def reads_pairs(
     return columns >= read.elements and columns * dtype.itemsize % 16 == 0
 
 
+def writes_reduced(
+    op: str,
+    shape: tuple[Any, ...],
+    axis: int,
+    dtype: Any,
+    output_dtype: Any,
+    platform: str,
+    *,
+    how: Collection[str],
+) -> bool:
+    """Whether a kernel writes a result of `op` that XLA's code would have made, and reads.
+
+    Nothing that makes the operand is fused; what is made of the result comes back to a derivative.
+    """
+    rule = RULES.get(platform)
+    if rule is None or not all(isinstance(d, int) for d in shape) or dtype != output_dtype:
+        return False
+    columns, large = shape[axis], math.prod(shape) > rule.elements
+    if not large or math.prod(shape[axis + 1 :]) != 1 or columns * dtype.itemsize % 16 != 0:
+        return False
+    return "reduced" in how and columns in rule.reduced.get((op, dtype.itemsize), ())
+
+
+def rereads(
+    op: str, shape: tuple[Any, ...], axis: int, dtype: Any, platform: str, *, multiplied: bool
+) -> bool:
+    """Whether XLA's derivative reads a result of `op` that a kernel wrote, and its tangent is of.
+
+    The kernel may have multiplied the logits.
+    """
+    columns, rule = shape[axis], RULES[platform]
+    least = rule.reread.get((op, dtype.itemsize))
+    if least is None or not all(isinstance(d, int) for d in shape[axis:]):
+        return False
+    last = math.prod(shape[axis + 1 :]) == 1
+    return last and (multiplied or columns * dtype.itemsize % 16 == 0 or columns >= least)
+
+
 def choose(
     op: str,
     shape: tuple[Any, ...],
@@ -593,7 +651,8 @@ def choose(
     may have what made the operand within its own code, of a derivative the tangent; "scaled", of a
     derivative, only what is made of it; either, that XLA's code made the result. "stored": a kernel
     made a derivative's result, and XLA may have more within its own code than it would write and
-    read for a kernel; with "apart", nothing of the tangent's. "apart": there is no such thing,
+    read for a kernel; with "apart", nothing of the tangent's, with "again", what is made of that
+    result. "apart": there is no such thing,
     forward or around a derivative. Forward, "narrowed": what is "fused" reads 32 bits or more, and
     the operand has 16; "product": it is "apart", and a matrix product made the operand, maybe
     times a number.

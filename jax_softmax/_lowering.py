@@ -56,6 +56,7 @@ Rule = Callable[..., Any]
 OF_OPERAND = ("log_softmax_tangent", "log_softmax_cotangent")
 # Those of a result and a tangent or cotangent.
 DERIVATIVES = ("softmax_tangent", *OF_OPERAND)
+DIFFERENTIATED = {"softmax_tangent": "softmax"} | dict.fromkeys(OF_OPERAND, "log_softmax")
 
 # What plain JAX is not told.
 OF_CHOICE_ALONE = ("selected", "differentiated")
@@ -108,7 +109,8 @@ def register_seeing(
     Without any, and with all operands' types as they are, one of `_choice.AROUND`, or None where
     that is not known. A derivative's result is "stored" where a kernel that multiplied the logits
     made it, so that XLA may multiply what is made of it; or any kernel, of long rows, and XLA may
-    have what made the tangent within its own code.
+    have what made the tangent within its own code; or any kernel, and that is what was made of the
+    result.
 
     Kernels on a GPU multiply logits by `seen.scale`, and add a bias to them if `seen.biased`, where
     nothing is converted, and these are of no matrix product: what they were made of is one operand
@@ -145,7 +147,8 @@ def register_seeing(
                 if here not in _choice.RULES:
                     return Seen(), []
                 y, t = operands[:2]
-                request = {"log": primitive.name in OF_OPERAND, "axis": params["axis"]}
+                request = {"op": DIFFERENTIATED[primitive.name], "here": here}
+                request |= {"axis": params["axis"]}
                 request |= {"masked": params.get("zeros_are_masked", False), "alone": alone}
                 return Seen(_seen_around(avals[0], y, t, functions, **request)), []
             if primitive.name != "softmax_tangent":
@@ -170,8 +173,9 @@ def register_seeing(
         return _look_at_logits(ctx, primitive.name, operand, **request)
 
     def lower(ctx: Any, *operands: Any, **params: Any) -> Any:
-        if primitive.name in OF_OPERAND and ctx.module_context.platforms[0] in rules:
-            operands = tuple(_made_of_pairs(ctx, operands, **params))
+        if primitive.name in DERIVATIVES and ctx.module_context.platforms[0] in rules:
+            op = DIFFERENTIATED[primitive.name]
+            operands = tuple(_made_as_read(ctx, operands, op=op, **params))
         seen, more = look(ctx, operands, **params)
         ctx = ctx.replace(avals_in=[*ctx.avals_in, *(aval for aval, _ in more)])
         operands = (*operands, *(operand for _, operand in more))
@@ -365,12 +369,13 @@ def _seen_around(
     tangent: Any,
     functions: Any,
     *,
-    log: bool,
+    op: str,
+    here: str,
     axis: int,
     masked: bool,
     alone: bool,
 ) -> str | None:
-    """See `register_seeing`, of a derivative's operands; `log` for log-softmax's.
+    """See `register_seeing`, of the operands of `op`'s derivative.
 
     After a scale, what labels pick of 1,024 float32 columns of log-softmax takes, with its
     gradient, 278 us with the kernel's derivative and 355 with XLA's, of softmax 277 and 250, in
@@ -379,7 +384,11 @@ def _seen_around(
     fused = is_fused(tangent, functions)
     scale = None if masked else scale_within(result, functions)
     narrow = aval.dtype.itemsize == 2
-    picked = log and not narrow and is_scattered(tangent, functions)
+    if scale is not None and fused and is_made_of(tangent, result):
+        problem = op, aval.shape, axis, aval.dtype, here
+        if _choice.rereads(*problem, multiplied=scale != 1):
+            return "stored again"
+    picked = op == "log_softmax" and not narrow and is_scattered(tangent, functions)
     if scale not in (None, 1) and not picked:
         return "stored apart" if fused is False else "stored"
     columns = aval.shape[axis]
@@ -492,9 +501,12 @@ def _lower(
             forms = {"forward_alone": forward_alone, "narrowed": seen.made == "narrowed"}
             reference = partial(reference, in_pairs=alone, **forms)
         elif op in OF_OPERAND:
+            if seen.made == "stored again":  # and not what it was made of
+                ctx, operands = ctx.replace(avals_in=ctx.avals_in[:2]), operands[:2]
             reference = partial(reference, stored=seen.made != "xla")
         elif op == "softmax_tangent":
-            forms = {"in_one_kernel": seen.made == "stored apart", "fused": seen.made == "fused"}
+            forms = {"in_one_kernel": seen.made == "stored apart"}
+            forms["fused"] = seen.made in ("fused", "stored again")
             reference = partial(reference, **forms)
         backend = "xla" if choice.implementation == "xla" else backend
         return _lower_reference(ctx, *operands, reference=reference, backend=backend, **params)
@@ -538,27 +550,39 @@ def _lower_by_pairs(
     return mlir.lower_fun(lowered, multiple_results=False)(ctx, operands[-1])
 
 
-def _made_of_pairs(
+def _lower_last(ctx: Any, logits: Any, *, op: str, **request: Any) -> Any:
+    """`op` of logits of its dtype along the last axis, by a kernel that multiplies them."""
+    request |= {"axis_last": True, "strategy": "auto", "batch_invariant": True}
+    call = partial(_call, call_primitive(op, per_row=False), **request)
+    return mlir.lower_fun(call, multiple_results=True)(ctx, logits)
+
+
+def _made_as_read(
     ctx: Any,
     operands: Sequence[Any],
     *,
+    op: str,
     axis: int,
     dtype: Any,
     backend: str | None,
     strategy: str,
     batch_invariant: bool | None,
+    zeros_are_masked: bool = False,
+    selected: bool = False,
     **params: Any,
 ) -> Sequence[Any]:
-    """The operands of a log-softmax's derivative; the first, its result, may be made of pairs.
+    """The operands of `op`'s derivative; the first, its result, may be made otherwise.
 
     What has read the result before is seen by now. Where that is XLA's code alone, which computes
-    elements as it needs them, it reads no other from here on, nor does what later reads one that
-    XLA's code made. A kernel that wrote it is in the program only for those, as its caller.
+    elements as it needs them, it may read one that is made of pairs, and no other from here on, nor
+    does what later reads one that XLA's code made. A kernel that wrote it is in the program only
+    for those, as its caller. Or a kernel writes in place of XLA's code what is reduced.
     """
     del params
     (here, *others), (aval, *_) = ctx.module_context.platforms, ctx.avals_in
     functions, result = ctx.module_context.symbol_table, operands[0]
-    if others or backend or batch_invariant or strategy != "auto" or not one_device(ctx):
+    asked = backend or batch_invariant or strategy != "auto"
+    if others or asked or zeros_are_masked or selected or not one_device(ctx):
         return operands
     found = scaled_logits(result, functions) if here in _choice.RULES else None
     if found is None:
@@ -566,17 +590,23 @@ def _made_of_pairs(
     how = how_read(result, functions)
     if not how:
         # As before another derivative.
-        made = of_pairs(found.logits, axis, functions) if found.scale == 1 else None
+        again = op == "log_softmax" and found.scale == 1
+        made = of_pairs(found.logits, axis, functions) if again else None
         return operands if made is None else [made if v == result else v for v in operands]
-    problem = aval.shape, axis, aval.dtype, dtype, here
-    reads = _choice.reads_pairs("log_softmax", *problem, how=how, by_kernel=is_call(result))
-    if not reads or is_fused(found.logits, functions) is not False:
+    by_kernel, problem = is_call(result), (op, aval.shape, axis, aval.dtype, dtype, here)
+    of_two = _choice.reads_pairs(*problem, how=how, by_kernel=by_kernel)
+    written = not by_kernel and _choice.writes_reduced(*problem, how=how)
+    written = written and is_made_of(operands[1], result)
+    if not (of_two or written) or is_fused(found.logits, functions) is not False:
         return operands
     ctx = ctx.replace(avals_in=[aval], avals_out=[aval])
-    request = {"op": "log_softmax", "axis": axis, "dtype": dtype, "scale": found.scale}
+    request = {"axis": axis, "dtype": dtype, "scale": found.scale}
     with mlir.ir.InsertionPoint(result.owner):
-        (made,) = _lower_by_pairs(ctx, [found.logits], **request)
-    if is_call(result):
+        if of_two:
+            (made,) = _lower_by_pairs(ctx, [found.logits], op=op, **request)
+        else:
+            (made,) = _lower_last(ctx, found.logits, op=op, **request)
+    if written or by_kernel:
         result.replace_all_uses_with(made)
         return [made if v == result else v for v in operands]
     for number, operand in enumerate(made.owner.operands):

@@ -35,6 +35,8 @@ ELEMENTWISE = SUMS | {
 }
 ELEMENTWISE |= {"chlo.erf", "chlo.erf_inv", "chlo.square"}
 TOLD = "mhlo.backend_config"  # the attribute of a call that has its handler's
+# Of softmax or log-softmax by XLA's code.
+LAST = {f"stablehlo.{name}" for name in ("convert", "divide", "subtract")}
 PICKING = {"stablehlo.dynamic_slice", "stablehlo.gather", "stablehlo.slice"}
 
 
@@ -86,15 +88,15 @@ def is_scattered(value: Any, functions: Any) -> bool:
     return name_of(maker_behind(RESHAPING, value, functions)) == "stablehlo.scatter"
 
 
-def logits_of_log_softmax(result: Any, functions: Any) -> Any | None:
-    """What a kernel, or XLA's code, made this log-softmax of right here; or None.
+def logits_here(result: Any, functions: Any) -> Any | None:
+    """What a kernel, or XLA's code, made this softmax or log-softmax of right here; or None.
 
     The kernel may have multiplied that.
     """
     logits = None
-    if _target_of(result.owner) == "log_softmax":
+    if _target_of(result.owner) in ("log_softmax", "softmax"):
         logits = result.owner.operands[0]
-    elif name_of(result.owner) == "stablehlo.subtract":
+    elif name_of(result.owner) in LAST:
         logits = logits_within(result, functions)
     return logits if logits is not None and logits.type == result.type else None
 

@@ -62,6 +62,13 @@ MADE_BEFORE = {
     "padded product": (lambda x: x.astype("bfloat16") @ jnp.ones((1002, 1002), "bfloat16"), 1002),
 }
 # Columns of a loss that is made of log-softmax.
+REREAD = (
+    ("softmax", "float32", 512),
+    ("softmax", "bfloat16", 16),
+    ("softmax", "float16", 256),
+    ("log_softmax", "bfloat16", 256),
+    ("log_softmax", "float16", 4096),
+)
 REDUCED = {33: 3, 64: 4, 264: 4, 256: 3, 1000: 3}
 DIFFERENTIATED = (1000, 1001, 4096, 8192)
 # What surrounds a softmax in attention, and a loss: a call each way, nothing of the logits' size.
@@ -484,6 +491,22 @@ def differentiated(mesh, columns) -> dict:
     }
 
 
+def reread(mesh, name, dtype, columns) -> dict:
+    """Softmax or log-softmax with its pull-back, behind which squares are summed, or taken."""
+    x = jax.ShapeDtypeStruct((ROWS, columns), dtype, sharding=NamedSharding(mesh, P()))
+    g = jax.ShapeDtypeStruct((ROWS,), dtype, sharding=NamedSharding(mesh, P()))
+
+    def both_passes(read, x, g):
+        value, pull_back = jax.vjp(lambda x: read(jnp.square(getattr(jax_softmax, name)(x))), x)
+        return value, pull_back(g)[0]
+
+    reduced = compiled(functools.partial(both_passes, lambda y: y.sum(-1)), x, g)
+    elements = compiled(functools.partial(both_passes, lambda y: y), x, x)
+    # That nothing is made anew of the logits.
+    once = count_calls(reduced, name) == 1 and "maximum(" not in reduced
+    return {"once": once, "calls": count_calls(reduced), "elements": count_calls(elements, name)}
+
+
 def returned(mesh) -> list:
     """The calls of a loss that returns its log-softmax too, and whether XLA looks for maxima."""
     x = jax.ShapeDtypeStruct((ROWS, 1000), "float32", sharding=NamedSharding(mesh, P()))
@@ -519,6 +542,7 @@ def main() -> None:
     programs["writers"] = writers(meshes[1])
     programs["differentiated"] = {n: differentiated(meshes[1], n) for n in DIFFERENTIATED}
     programs["reductions"] = {n: reductions(meshes[1], n) for n in REDUCED}
+    programs |= {f"reread, {case}": reread(meshes[1], *case) for case in REREAD}
     programs["returned"] = returned(meshes[1])
     programs["constrained"] = {n: constrained(meshes[n]) for n in DEVICES}
     programs |= {

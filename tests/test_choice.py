@@ -644,6 +644,50 @@ def test_what_reads_a_log_softmax_may_be_made_of_two_values(case):
     assert not made(dtypes="float64 float64")
 
 
+# Columns, and the ops and dtypes that a kernel writes for what reduces them.
+WRITTEN = {
+    8: set(),
+    16: {"softmax bfloat16", "softmax float16"},
+    128: {"softmax bfloat16", "softmax float16"},
+    132: {"softmax float32"},
+    136: {"softmax bfloat16", "log_softmax float16", "softmax float32", "softmax float16"},
+    1001: set(),
+    4096: {"softmax bfloat16", "log_softmax float16", "softmax float32", "softmax float16"},
+    4104: set(),
+}
+
+
+@pytest.mark.parametrize("columns, expected", WRITTEN.items())
+def test_what_is_reduced_may_be_written_by_a_kernel(columns, expected):
+    def written(op, dtype, rows=MANY, axis=1, output=None, platform="cuda", how="reduced"):
+        shape = (rows, columns) if axis == 1 else (columns, rows)
+        dtypes = jnp.dtype(dtype), jnp.dtype(output or dtype)
+        return _choice.writes_reduced(op, shape, axis, *dtypes, platform, how={how, "elements"})
+
+    seen = {f"{op} {d}" for op in FORWARD for d in ("float16", "float32", "float64")}
+    seen = {case for case in seen if written(*case.split())}
+    assert seen == {case for case in expected if "bfloat16" not in case}
+    assert written("softmax", "bfloat16") == ("softmax bfloat16" in expected)
+    for otherwise in ({"rows": 8}, {"axis": 0}, {"platform": "cpu"}, {"how": "picked"}):
+        assert not written("softmax", "bfloat16", **otherwise)
+    assert not written("softmax", "bfloat16", output="float32")
+
+
+@pytest.mark.parametrize("op", FORWARD)
+@pytest.mark.parametrize("columns", [20, 100, 128, 1001, 1024, 50_257])
+def test_a_result_that_a_kernel_wrote_may_be_read_again(op, columns):
+    def reread(dtype, axis=1, **seen):
+        shape = (MANY, columns) if axis == 1 else (columns, MANY)
+        request = {"multiplied": False} | seen
+        return _choice.rereads(op, shape, axis, jnp.dtype(dtype), "cuda", **request)
+
+    softmax, long = op == "softmax", columns > 128
+    assert reread("bfloat16") == (columns % 8 == 0 or (softmax and long))
+    assert reread("float32") == (softmax and (columns % 4 == 0 or long))
+    assert reread("float16", multiplied=True) and reread("float32", multiplied=True) == softmax
+    assert not reread("float64") and not reread("bfloat16", axis=0)
+
+
 MADE_OF_PAIRS = [  # op, shape, axis, and who has that of 16 bits in float32
     ("softmax", (1000, 14_000), 1, "xla"),
     ("softmax", (1000, 14_001), 1, "pairs"),
@@ -1038,7 +1082,8 @@ def test_the_rule_sees_what_makes_a_cotangent(name, kind):
     after, fused = AFTER[kind]
     x = np.random.default_rng(0).normal(size=(1024, 256)).astype("float32")
     hlo = compiled(_passes(name, lambda x: x, after), x)
-    assert count_calls(hlo, name) == 0
+    # A kernel writes what is reduced and comes back, but for two values of each row.
+    assert count_calls(hlo, name) == (after is _squares and name == "softmax")
     assert fused is None or count_calls(hlo, BACKWARD[name]) == (not fused)
 
 

@@ -23,6 +23,7 @@ from _cuda_programs import (
     MIXED,
     NAMES,
     REDUCED,
+    REREAD,
     SCALED,
     WAYS,
 )
@@ -173,6 +174,11 @@ def test_forward_alone_log_softmax_to_bfloat16_is_of_few_digits(programs):
 @pytest.mark.parametrize("columns, fused", REDUCED.items())
 def test_what_xla_fuses_with_its_tangent_needs_no_sum_of_1(columns, fused, programs):
     assert programs["reductions"][str(columns)] == {"alone": 4, "multiplied": fused}
+
+
+@pytest.mark.parametrize("case", REREAD, ids=str)
+def test_a_result_that_is_reduced_is_written_once_and_read_again(case, programs):
+    assert programs[f"reread, {case}"] == {"once": True, "calls": 1, "elements": 0}
 
 
 @pytest.mark.parametrize("columns", DIFFERENTIATED)

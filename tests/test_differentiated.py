@@ -123,6 +123,45 @@ def test_two_values_of_each_row(columns):
         assert_right("log_softmax", y, logits, axis=1, flat=FLAT_ULPS)
 
 
+# Of which kernels write the result, or would not, and XLA's derivative reads it; or a kernel's.
+REDUCED = (16, 33, 100, 128, 136, 264, 512, 1000, 1001, 2056, 4096, 8192)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("scale", [1, 0.25])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("op", ["softmax", "log_softmax"])
+def test_sums_of_squares_and_their_gradients(op, dtype, scale):
+    unit = 1 if op == "softmax" else 2**-6  # of which float16 has as many squares
+
+    @jax.jit
+    def both_passes(x, g):
+        def loss(x):
+            logits = x if scale == 1 else scale * x
+            return jnp.square(unit * getattr(jax_softmax, op)(logits)).sum(-1)
+
+        value, pull_back = jax.vjp(loss, x)
+        return value, pull_back(g)[0]
+
+    eps = float(jnp.finfo(dtype).eps)
+    for columns in REDUCED:
+        shape = 2**18 // columns + 1, columns
+        x = 3 / scale * np.random.default_rng(columns).standard_normal(shape)
+        x = x.astype(jnp.dtype(dtype))
+        g = np.random.default_rng(1).uniform(0.5, 1, len(x)).astype(jnp.dtype(dtype))
+        value, gradient = map(wide, both_passes(x, g))
+        y = TRUTH[op](scale * wide(x), 1)
+        np.testing.assert_allclose(value, ((unit * y) ** 2).sum(1), rtol=20 * eps)
+        p, t = y if op == "softmax" else np.exp(y), 2 * unit**2 * wide(g)[:, None] * y
+        derivative = "softmax_tangent" if op == "softmax" else "log_softmax_cotangent"
+        want = scale * TRUTH[derivative](y, t, 1)
+        sums = np.abs(t).sum(1, keepdims=True)
+        size = y * (np.abs(t) + (p * np.abs(t)).sum(1, keepdims=True))
+        size = scale * (size if op == "softmax" else np.abs(t) + p * sums)
+        # Log-softmax's derivative is of its rounded result.
+        assert (np.abs(gradient - want) <= eps * (8 - 2 * np.log(p)) * size + 1e-7).all(), columns
+
+
 def halved(x, g):
     """The halves of a log-softmax, which XLA makes of it, and a pull-back through both."""
     y, pull_back = jax.vjp(lambda x: 0.5 * jax_softmax.log_softmax(x), x)
