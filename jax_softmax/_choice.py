@@ -183,9 +183,9 @@ class Rule(NamedTuple):
     # By the op and the bytes of an element: columns, whole vectors, of which a kernel writes the
     # result, and not XLA, where what reads that reduces it, and what is made of it comes back to
     # its derivative, which is XLA's. That is one pass over the result for each reduction, or both,
-    # and one for the gradient: a sum of squares behind 512 to 2,048 columns takes 0.57 to 0.77 of
-    # the time of XLA's code for all, and 0.73 to 0.88 of that of the kernels, which the squares'
-    # derivative would be written for (benchmarks/results/h200-graph-reduced.json).
+    # and one for the gradient: a sum of squares behind 512 to 2,048 columns takes 0.49 to 0.88 of
+    # the time of XLA's code for all, and 0.75 to 0.92 of that of the kernels, which the tangent
+    # would be written for (benchmarks/results/h200-graph-reduced.json).
     reduced: dict[tuple[str, int], range]
     # The same of any result that a kernel wrote: the fewest columns of rows that are no whole
     # vectors. Where the kernel multiplied, XLA's derivative does too, of all.

@@ -505,9 +505,9 @@ def _lower(
                 ctx, operands = ctx.replace(avals_in=ctx.avals_in[:2]), operands[:2]
             reference = partial(reference, stored=seen.made != "xla")
         elif op == "softmax_tangent":
-            forms = {"in_one_kernel": seen.made == "stored apart"}
-            forms["fused"] = seen.made in ("fused", "stored again")
-            reference = partial(reference, **forms)
+            forms = {"stored apart": "in_one_kernel", "stored again": "again", "fused": "fused"}
+            if seen.made in forms:
+                reference = partial(reference, **{forms[seen.made]: True})
         backend = "xla" if choice.implementation == "xla" else backend
         return _lower_reference(ctx, *operands, reference=reference, backend=backend, **params)
     in_place = here == "cpu" and alone

@@ -265,6 +265,7 @@ def softmax_tangent(
     zeros_are_masked: bool = False,
     in_one_kernel: bool = False,
     fused: bool = False,
+    again: bool = False,
 ) -> jax.Array:
     """With `zeros_are_masked`, what `t` holds where `y` is 0 is not looked at.
 
@@ -277,7 +278,10 @@ def softmax_tangent(
     reduction of it and their quotient XLA:GPU makes one kernel, and then of all else. With the
     forward pass 197 us in place of 224 (65,536 rows of 512 columns; H200, 2026-11). Where that is
     `fused` with what makes the tangent, XLA:GPU makes no more kernels without, which take 0.93 of
-    the time in geometric mean; some whole vectors take longer (h200-graph-sums.json).
+    the time in geometric mean; some whole vectors take longer (h200-graph-sums.json). It has tiles
+    of fewer rows then if a sum is not subtracted, but its negative added: with a product by element
+    behind, 32 to 2,048 columns take 0.79 to 0.86 of the time (h200-graph-negated.json), but not
+    whole vectors that are mostly padding. What is read `again`, as a kernel wrote it, has neither.
 
     With `in_one_kernel`, of what a kernel stored, it is one as 0 times the sum is added, which no
     digit of 16 bits is changed by. With the forward pass, after a scale, 664 and 2,048 bfloat16
@@ -291,30 +295,32 @@ def softmax_tangent(
     if x is not None or zeros_are_masked:
         return _tangent_of_any_sum(y, t, axis=axis, dtype=dtype, scale=scale)
     one_device = not is_sharded(jax.typeof(y), axis)  # a sum more is one more that devices exchange
-    tangent = _tangent_of_any_sum
-    if is_one_kernel(y, axis) and one_device:
+    tangent, request = _tangent_of_any_sum, {"axis": axis, "dtype": dtype, "scale": scale}
+    if is_one_kernel(y, axis) and one_device and not again:
+        columns, whole = y.shape[axis], y.shape[axis] % 4 == 0
+        padded = whole and filled(columns) < LEAST_FILLED
         if in_one_kernel:
             tangent = _tangent_in_one_kernel
-        elif y.dtype == jnp.float32 and not (fused and _is_fused_as_it_is(y.shape[axis])):
-            tangent = _tangent_of_sum_1
-    return tangent(y, t, axis=axis, dtype=dtype, scale=scale)
-
-
-def _is_fused_as_it_is(columns: int) -> bool:
-    """Whether float32 rows need no sum of 1 where XLA:GPU fuses what makes the tangent."""
-    return columns % 4 != 0 or (columns > LONGEST_OF_SUM_1 and filled(columns) >= LEAST_FILLED)
+        elif y.dtype == jnp.float32:
+            request["negated"] = fused and not padded
+            if not fused or padded or (whole and columns <= LONGEST_OF_SUM_1):
+                tangent = _tangent_of_sum_1
+    return tangent(y, t, **request)
 
 
 @_in_compute_dtype
-def _tangent_of_any_sum(y: jax.Array, t: jax.Array, *, axis: int, scale: float) -> jax.Array:
-    d = y * (t - jnp.sum(y * t, axis, keepdims=True))
+def _tangent_of_any_sum(
+    y: jax.Array, t: jax.Array, *, axis: int, scale: float, negated: bool = False
+) -> jax.Array:
+    mean = jnp.sum(y * t, axis, keepdims=True)
+    d = y * (t + -mean if negated else t - mean)
     return d if scale == 1 else scale * d
 
 
 @_in_compute_dtype
-def _tangent_of_sum_1(y: jax.Array, t: jax.Array, *, axis: int, scale: float) -> jax.Array:
+def _tangent_of_sum_1(y: jax.Array, t: jax.Array, *, axis: int, **request: Any) -> jax.Array:
     y = y * (1 / jnp.sum(y, axis, keepdims=True))
-    return _tangent_of_any_sum(y, t, axis=axis, dtype=y.dtype, scale=scale)
+    return _tangent_of_any_sum(y, t, axis=axis, dtype=y.dtype, **request)
 
 
 @_in_compute_dtype

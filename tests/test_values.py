@@ -167,6 +167,20 @@ def test_few_terms_beside_a_maximum_keep_the_digits_of_bfloat16(
         assert_right("log_softmax", program(x), x, axis=1)
 
 
+@pytest.mark.parametrize("columns", [1, 33, 64, 264, 1000, 5000])
+@pytest.mark.parametrize("form", ["plain", "fused", "again", "in_one_kernel"])
+def test_forms_of_the_derivative_by_xla(columns, form):
+    """Each by what its neighbours are; rows that are mostly padding or short have others."""
+    request = {"axis": 1, "dtype": jnp.dtype("float32")} | ({form: True} if form != "plain" else {})
+    program = jax.jit(functools.partial(_reference.softmax_tangent, **request))
+    y, t = operands("softmax_tangent", (40, columns), 1, jnp.dtype("float32"))
+    sums = program.lower(y, t).as_text().count("stablehlo.reduce(")
+    short = form == "fused" and columns in (64, 264)
+    one_more = columns <= 4096 and (form in ("plain", "in_one_kernel") or short)
+    assert sums == 1 + one_more
+    assert_right("softmax_tangent", program(y, t), y, t, axis=1)
+
+
 @each_pair
 def test_a_logarithm_near_zero(dtype, output_dtype, implementation):
     """Of a sum that is one maximum, 0, and little else; and of one that cancels the maximum."""
