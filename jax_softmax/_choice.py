@@ -84,6 +84,13 @@ class Rows(NamedTuple):
 Kinds = dict[Any, tuple[Rows, ...]]  # by the op, and the bytes of an element
 
 
+class Written(NamedTuple):
+    """So many columns, of rows that are whole vectors of so many bytes."""
+
+    columns: range
+    vector: int
+
+
 class Slabs(NamedTuple):
     """Neighbours that blocks keep all together, one stretch of memory for each.
 
@@ -180,13 +187,14 @@ class Rule(NamedTuple):
     # Of what is differentiated, and read by code of XLA's alone: it is not written then, nor read
     # again for the derivative.
     pairs_read: dict[tuple[str, int], Read]
-    # By the op and the bytes of an element: columns, whole vectors, of which a kernel writes the
-    # result, and not XLA, where what reads that reduces it, and what is made of it comes back to
-    # its derivative, which is XLA's. That is one pass over the result for each reduction, or both,
-    # and one for the gradient: a sum of squares behind 512 to 2,048 columns takes 0.49 to 0.88 of
-    # the time of XLA's code for all, and 0.75 to 0.92 of that of the kernels, which the tangent
-    # would be written for (benchmarks/results/h200-graph-reduced.json).
-    reduced: dict[tuple[str, int], range]
+    # By the op and the bytes of an element: what a kernel writes the result of, and not XLA, where
+    # what reads that reduces it, and what is made of it comes back to its derivative, XLA's. That
+    # is one pass over the result for each reduction, or both, and one for the gradient: a sum of
+    # squares behind 512 to 2,048 columns takes 0.49 to 0.88 of the time of XLA's code for all, and
+    # 0.75 to 0.92 of that of the kernels, which the tangent would be written for
+    # (benchmarks/results/h200-graph-reduced.json; of float32 rows that are no whole vectors 333
+    # columns, 0.68 and 0.76).
+    reduced: dict[tuple[str, int], Written]
     # The same of any result that a kernel wrote: the fewest columns of rows that are no whole
     # vectors. Where the kernel multiplied, XLA's derivative does too, of all.
     reread: dict[tuple[str, int], float]
@@ -356,9 +364,9 @@ RULES = {
         pairs={"softmax": Longer(14_000, 2**7), "log_softmax": Longer(ONE_KERNEL, 0)},
         pairs_read={("log_softmax", 4): Read(reduced=9, elements=2**9, picked=1000)},
         reduced={
-            ("softmax", 2): range(16, ONE_KERNEL + 1),
-            ("softmax", 4): range(2**7 + 1, ONE_KERNEL + 1),
-            ("log_softmax", 2): range(2**7 + 1, ONE_KERNEL + 1),
+            ("softmax", 2): Written(range(16, ONE_KERNEL + 1), 16),
+            ("softmax", 4): Written(range(2**7 + 1, ONE_KERNEL + 1), 4),
+            ("log_softmax", 2): Written(range(2**7 + 1, ONE_KERNEL + 1), 16),
         },
         reread={
             ("softmax", 2): 2**7 + 1,
@@ -600,10 +608,12 @@ def writes_reduced(
     rule = RULES.get(platform)
     if rule is None or not all(isinstance(d, int) for d in shape) or dtype != output_dtype:
         return False
-    columns, large = shape[axis], math.prod(shape) > rule.elements
-    if not large or math.prod(shape[axis + 1 :]) != 1 or columns * dtype.itemsize % 16 != 0:
+    written = rule.reduced.get((op, dtype.itemsize))
+    if written is None or "reduced" not in how or math.prod(shape) <= rule.elements:
         return False
-    return "reduced" in how and columns in rule.reduced.get((op, dtype.itemsize), ())
+    columns, last = shape[axis], math.prod(shape[axis + 1 :]) == 1
+    whole = columns * dtype.itemsize % written.vector == 0
+    return last and whole and columns in written.columns
 
 
 def rereads(

@@ -64,6 +64,7 @@ MADE_BEFORE = {
 # Columns of a loss that is made of log-softmax.
 REREAD = (
     ("softmax", "float32", 512),
+    ("softmax", "float32", 1001),
     ("softmax", "bfloat16", 16),
     ("softmax", "float16", 256),
     ("log_softmax", "bfloat16", 256),

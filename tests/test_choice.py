@@ -651,7 +651,7 @@ WRITTEN = {
     128: {"softmax bfloat16", "softmax float16"},
     132: {"softmax float32"},
     136: {"softmax bfloat16", "log_softmax float16", "softmax float32", "softmax float16"},
-    1001: set(),
+    1001: {"softmax float32"},
     4096: {"softmax bfloat16", "log_softmax float16", "softmax float32", "softmax float16"},
     4104: set(),
 }
