@@ -85,10 +85,10 @@ Kinds = dict[Any, tuple[Rows, ...]]  # by the op, and the bytes of an element
 
 
 class Written(NamedTuple):
-    """So many columns, of rows that are whole vectors of so many bytes."""
+    """So many columns, and of rows that are whole vectors alone."""
 
     columns: range
-    vector: int
+    whole: bool
 
 
 class Slabs(NamedTuple):
@@ -256,10 +256,10 @@ class Rule(NamedTuple):
     # more, or is even, mostly takes longer (benchmarks/results/h200-graph-singly.json), and so do
     # both passes of some where the kernels multiply the logits. Derivatives of those for which
     # XLA's code is slowest are kernels whatever they may be fused with, and then the forward pass
-    # (-singly-both.json): of 65 to 79 columns both take 0.53 to 1.08 of the time, and 1.18 to 1.22
+    # (-singly-both.json): of 65 to 79 columns both take 0.53 to 1.09 of the time, and 1.18 to 1.22
     # with a bias before and a product by element behind (-singly-sums.json).
     singly: Kinds
-    # More of them where there is a derivative, and nothing multiplies the logits: 0.68 to 0.94 of
+    # More of them where there is a derivative, and nothing multiplies the logits: 0.64 to 0.94 of
     # the time, but 1.2 to 1.4 times as long where what follows is element by element.
     singly_in_both: Kinds
     # Scores, which a matrix product made and what follows mostly does not fuse with: another one,
@@ -364,9 +364,9 @@ RULES = {
         pairs={"softmax": Longer(14_000, 2**7), "log_softmax": Longer(ONE_KERNEL, 0)},
         pairs_read={("log_softmax", 4): Read(reduced=9, elements=2**9, picked=1000)},
         reduced={
-            ("softmax", 2): Written(range(16, ONE_KERNEL + 1), 16),
-            ("softmax", 4): Written(range(2**7 + 1, ONE_KERNEL + 1), 4),
-            ("log_softmax", 2): Written(range(2**7 + 1, ONE_KERNEL + 1), 16),
+            ("softmax", 2): Written(range(16, ONE_KERNEL + 1), whole=True),
+            ("softmax", 4): Written(range(2**7 + 1, ONE_KERNEL + 1), whole=False),
+            ("log_softmax", 2): Written(range(2**7 + 1, ONE_KERNEL + 1), whole=True),
         },
         reread={
             ("softmax", 2): 2**7 + 1,
@@ -575,12 +575,10 @@ def reads_pairs(
     what is made of it element by element, is "reduced" or "picked" from; `by_kernel` says that a
     kernel wrote it.
     """
-    rule = RULES.get(platform)
-    if rule is None or not all(isinstance(d, int) for d in shape) or dtype != output_dtype:
+    rule = _rule_of_last(shape, axis, dtype, output_dtype, platform)
+    if rule is None:
         return False
     columns, rows = shape[axis], math.prod(shape[:axis])
-    if math.prod(shape[axis + 1 :]) != 1 or rows * columns <= rule.elements:
-        return False
     read = rule.pairs_read.get((op, dtype.itemsize))
     if read is None or rows <= columns // rule.split_columns:  # one block has each
         return False
@@ -605,15 +603,21 @@ def writes_reduced(
 
     Nothing that makes the operand is fused; what is made of the result comes back to a derivative.
     """
-    rule = RULES.get(platform)
-    if rule is None or not all(isinstance(d, int) for d in shape) or dtype != output_dtype:
+    rule = _rule_of_last(shape, axis, dtype, output_dtype, platform)
+    written = rule and rule.reduced.get((op, dtype.itemsize))
+    if not written or "reduced" not in how or shape[axis] not in written.columns:
         return False
-    written = rule.reduced.get((op, dtype.itemsize))
-    if written is None or "reduced" not in how or math.prod(shape) <= rule.elements:
-        return False
-    columns, last = shape[axis], math.prod(shape[axis + 1 :]) == 1
-    whole = columns * dtype.itemsize % written.vector == 0
-    return last and whole and columns in written.columns
+    return shape[axis] * dtype.itemsize % 16 == 0 or not written.whole
+
+
+def _rule_of_last(
+    shape: tuple[Any, ...], axis: int, dtype: Any, output_dtype: Any, platform: str
+) -> Rule | None:
+    """The rule, of rows along the last axis, of one dtype, and more than costs a launch alone."""
+    rule, known = RULES.get(platform), all(isinstance(d, int) for d in shape)
+    if rule is None or not known or dtype != output_dtype or math.prod(shape[axis + 1 :]) != 1:
+        return None
+    return rule if math.prod(shape) > rule.elements else None
 
 
 def rereads(
@@ -662,10 +666,9 @@ def choose(
     derivative, only what is made of it; either, that XLA's code made the result. "stored": a kernel
     made a derivative's result, and XLA may have more within its own code than it would write and
     read for a kernel; with "apart", nothing of the tangent's, with "again", what is made of that
-    result. "apart": there is no such thing,
-    forward or around a derivative. Forward, "narrowed": what is "fused" reads 32 bits or more, and
-    the operand has 16; "product": it is "apart", and a matrix product made the operand, maybe
-    times a number.
+    result. "apart": there is no such thing, forward or around a derivative. Forward, "narrowed":
+    what is "fused" reads 32 bits or more, and the operand has 16; "product": it is "apart", and a
+    matrix product made the operand, maybe times a number.
     """
     rule = RULES.get(platform)
     if is_short(op, shape[axis], platform):

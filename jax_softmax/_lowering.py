@@ -384,7 +384,7 @@ def _seen_around(
     fused = is_fused(tangent, functions)
     scale = None if masked else scale_within(result, functions)
     narrow = aval.dtype.itemsize == 2
-    if scale is not None and fused and is_made_of(tangent, result):
+    if scale is not None and fused and is_made_of(tangent, result, unknown=False):
         problem = op, aval.shape, axis, aval.dtype, here
         if _choice.rereads(*problem, multiplied=scale != 1):
             return "stored again"
@@ -576,7 +576,8 @@ def _made_as_read(
     What has read the result before is seen by now. Where that is XLA's code alone, which computes
     elements as it needs them, it may read one that is made of pairs, and no other from here on, nor
     does what later reads one that XLA's code made. A kernel that wrote it is in the program only
-    for those, as its caller. Or a kernel writes in place of XLA's code what is reduced.
+    for those, as its caller. Or a kernel writes in place of XLA's code what is reduced; what later
+    reads the result as it was has that, too.
     """
     del params
     (here, *others), (aval, *_) = ctx.module_context.platforms, ctx.avals_in
@@ -596,23 +597,39 @@ def _made_as_read(
     by_kernel, problem = is_call(result), (op, aval.shape, axis, aval.dtype, dtype, here)
     of_two = _choice.reads_pairs(*problem, how=how, by_kernel=by_kernel)
     written = not by_kernel and _choice.writes_reduced(*problem, how=how)
-    written = written and is_made_of(operands[1], result)
+    written = written and is_made_of(operands[1], result, unknown=False)
     if not (of_two or written) or is_fused(found.logits, functions) is not False:
         return operands
-    ctx = ctx.replace(avals_in=[aval], avals_out=[aval])
+    of_result = partial(ctx.replace, avals_in=[aval], avals_out=[aval])  # for each lowering
     request = {"axis": axis, "dtype": dtype, "scale": found.scale}
     with mlir.ir.InsertionPoint(result.owner):
         if of_two:
-            (made,) = _lower_by_pairs(ctx, [found.logits], op=op, **request)
+            (made,) = _lower_by_pairs(of_result(), [found.logits], op=op, **request)
         else:
-            (made,) = _lower_last(ctx, found.logits, op=op, **request)
-    if written or by_kernel:
-        result.replace_all_uses_with(made)
-        return [made if v == result else v for v in operands]
-    for number, operand in enumerate(made.owner.operands):
+            (made,) = _lower_last(of_result(), found.logits, op=op, **request)
+    if of_two and not by_kernel:
+        _make_like(result, made)
+        return operands
+    result.replace_all_uses_with(made)
+    if written:
+        with mlir.ir.InsertionPoint(result.owner):
+            unchanged = mlir.lower_fun(_unchanged, multiple_results=False)
+            _make_like(result, *unchanged(of_result(), made))
+    return [made if v == result else v for v in operands]
+
+
+def _make_like(result: Any, other: Any) -> None:
+    """Has what made an array read what an operation of its kind, which is erased, does."""
+    for number, operand in enumerate(other.owner.operands):
         result.owner.operands[number] = operand
-    made.owner.erase()
-    return operands
+    other.owner.erase()
+
+
+def _unchanged(y: jax.Array) -> jax.Array:
+    """By the last operation of softmax, or of 16 bits of log-softmax, in plain JAX."""
+    return (
+        y / jnp.ones((), y.dtype) if y.dtype.itemsize > 2 else y.astype("float32").astype(y.dtype)
+    )
 
 
 def fastest(

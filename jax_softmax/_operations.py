@@ -42,13 +42,15 @@ def number_of(value: Any) -> float | None:
     return float(constant.get_splat_value().value) if constant.is_splat else None
 
 
-def is_made_of(value: Any, other: Any) -> bool:
-    """Whether there is anything of the other array in this one, for all that a search finds."""
+def is_made_of(value: Any, other: Any, *, unknown: bool = True) -> bool:
+    """Whether there is anything of the other array in this one; `unknown` if a search ends."""
     pending, seen = [value], {value}
     while pending:
         value = pending.pop()
-        if value == other or len(seen) > MOST_VALUES:
+        if value == other:
             return True
+        if len(seen) > MOST_VALUES:
+            return unknown
         operands = list(getattr(value.owner, "operands", ()))
         if name_of(value.owner) not in MOVED | CUT:
             operands = [v for v in operands if shape_of(v) == shape_of(value)]

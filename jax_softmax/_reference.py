@@ -277,12 +277,13 @@ def softmax_tangent(
     Short rows of float32 are brought to a sum of 1, which they have but for rounding: of a row, a
     reduction of it and their quotient XLA:GPU makes one kernel, and then of all else. With the
     forward pass 197 us in place of 224 (65,536 rows of 512 columns; H200, 2026-11). Where that is
-    `fused` with what makes the tangent, XLA:GPU makes no more kernels without, which take 0.93 of
-    the time in geometric mean; some whole vectors take longer (h200-graph-sums.json). It has tiles
-    of fewer rows then if a sum is not subtracted, but its negative added: with a product by element
-    behind, powers of two up to 2,048 take 0.80 to 0.85 of the time (h200-graph-negated.json). Whole
-    vectors that are mostly padding have a sum of 1 and subtract; what is read `again`, as a kernel
-    wrote it, just subtracts.
+    `fused` with what makes the tangent, and nothing else reads it, XLA:GPU makes no more kernels
+    without, which take 0.93 of the time in geometric mean over 80 graphs, but for some whole
+    vectors (h200-graph-sums.json, without casts both ways). It has tiles of fewer rows then if a
+    sum is not subtracted, but its negative added: with a product by element behind, and no bias
+    before it, powers of two up to 2,048 take 0.80 to 0.85 of the time (h200-graph-negated.json).
+    Whole vectors that are mostly padding have a sum of 1 and subtract; what is read `again`, as a
+    kernel wrote it, just subtracts.
 
     With `in_one_kernel`, of what a kernel stored, it is one as 0 times the sum is added, which no
     digit of 16 bits is changed by. With the forward pass, after a scale, 664 and 2,048 bfloat16

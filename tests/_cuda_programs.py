@@ -501,11 +501,26 @@ def reread(mesh, name, dtype, columns) -> dict:
         value, pull_back = jax.vjp(lambda x: read(jnp.square(getattr(jax_softmax, name)(x))), x)
         return value, pull_back(g)[0]
 
-    reduced = compiled(functools.partial(both_passes, lambda y: y.sum(-1)), x, g)
-    elements = compiled(functools.partial(both_passes, lambda y: y), x, x)
+    def with_result(x):
+        def loss(x):
+            y = getattr(jax_softmax, name)(x)
+            return jnp.square(y).sum(dtype="float32"), y
+
+        return jax.value_and_grad(loss, has_aux=True)(x)
+
+    def of_other(x, g):
+        y, pull_back = jax.vjp(getattr(jax_softmax, name), x)
+        for i in range(20):
+            g = jnp.sin((i + 1.5) * g)
+        return jnp.square(y).sum(-1), pull_back(g)[0]
+
     # That nothing is made anew of the logits.
-    once = count_calls(reduced, name) == 1 and "maximum(" not in reduced
-    return {"once": once, "calls": count_calls(reduced), "elements": count_calls(elements, name)}
+    reduced = compiled(functools.partial(both_passes, lambda y: y.sum(-1)), x, g)
+    programs = reduced, compiled(with_result, x)
+    once = [count_calls(hlo, name) == 1 and "maximum(" not in hlo for hlo in programs]
+    elements = compiled(functools.partial(both_passes, lambda y: y), x, x)
+    others = [count_calls(hlo, name) for hlo in (elements, compiled(of_other, x, x))]
+    return {"once": once, "calls": count_calls(reduced), "others": others}
 
 
 def returned(mesh) -> list:

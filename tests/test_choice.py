@@ -1088,6 +1088,35 @@ def test_the_rule_sees_what_makes_a_cotangent(name, kind):
 
 
 @pytest.mark.usefixtures("cpu_has_the_rule")
+@pytest.mark.parametrize(
+    "name, dtype", [("softmax", "float32"), ("softmax", "float16"), ("log_softmax", "float16")]
+)
+def test_what_reads_a_result_after_its_derivative_has_what_was_written(name, dtype, monkeypatch):
+    lower_last = _lowering._lower_last
+
+    def lowered(*args, scale, **request):
+        assert scale == 1  # by which no kernel of a CPU multiplies
+        return lower_last(*args, **request)
+
+    monkeypatch.setattr(_lowering, "_lower_last", lowered)
+
+    def reads(f, x):
+        y, pull_back = jax.vjp(f, x)
+        of_squares = jnp.square(y).mean(1), pull_back(2 * y)[0]
+        return y, y.argmax(1), *of_squares, pull_back(3 * y)[0]
+
+    x = (np.random.default_rng(0).normal(size=(1024, 256))).astype(dtype)
+    program = functools.partial(reads, getattr(jax_softmax, name))
+    assert count_calls(compiled(program, x), name) == 1
+    y, largest, *got = jax.jit(program)(x)
+    np.testing.assert_array_equal(largest, np.argmax(y, 1))
+    wide, *want = jax.jit(functools.partial(reads, getattr(jax.nn, name)))(x.astype("float32"))
+    eps = float(jnp.finfo(dtype).eps)
+    for a, b in zip((y, *got), (wide, *want[1:]), strict=True):
+        np.testing.assert_allclose(a, b, rtol=20 * eps, atol=20 * eps * abs(b).max())
+
+
+@pytest.mark.usefixtures("cpu_has_the_rule")
 @pytest.mark.parametrize("name", FORWARD)
 def test_the_rule_sees_little_of_what_calls_a_function(name):
     """It goes by the shape alone then; a loop's body is given what is in memory."""
