@@ -85,7 +85,7 @@ Kinds = dict[Any, tuple[Rows, ...]]  # by the op, and the bytes of an element
 
 
 class Written(NamedTuple):
-    """So many columns, and of rows that are whole vectors alone."""
+    """So many columns; of rows that are whole vectors alone, or of any."""
 
     columns: range
     whole: bool
