@@ -61,7 +61,7 @@ MADE_BEFORE = {
     ),
     "padded product": (lambda x: x.astype("bfloat16") @ jnp.ones((1002, 1002), "bfloat16"), 1002),
 }
-# Columns of a loss that is made of log-softmax.
+# What a kernel writes where squares are summed behind it.
 REREAD = (
     ("softmax", "float32", 512),
     ("softmax", "float32", 1001),
@@ -70,7 +70,9 @@ REREAD = (
     ("log_softmax", "bfloat16", 256),
     ("log_softmax", "float16", 4096),
 )
+# Columns, and the reductions of softmax's derivative with a product by element behind it.
 REDUCED = {33: 3, 64: 4, 264: 4, 256: 3, 1000: 3}
+# Columns of a loss that is made of log-softmax.
 DIFFERENTIATED = (1000, 1001, 4096, 8192)
 # What surrounds a softmax in attention, and a loss: a call each way, nothing of the logits' size.
 SCORES = (2, 16, 256, 512)
