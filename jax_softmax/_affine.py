@@ -49,16 +49,19 @@ def affine_before(
     it is `biased`, and has columns along that axis. `explicit` is for a mesh whose operations each
     have a constraint behind them, their type's; any other one is the user's.
     """
-    found = _bias_before(operand, axis, functions) if biased else None
+    found = _bias_before(operand, axis, functions, 0) if biased else None
     product = found.logits if found else operand
     scale, logits = _scale_before(product, 1 if found else 0, explicit) or (1.0, product)
     found = found or Affine(operand)
     return found._replace(scale=scale, logits=logits)
 
 
-def _bias_before(operand: Any, axis: int, functions: Any) -> Affine | None:
-    """The bias that was added, and the array that it was broadcast to."""
-    if name_of(operand.owner) != "stablehlo.add" or _readers(operand) > 0:
+def _bias_before(operand: Any, axis: int, functions: Any, readers: float) -> Affine | None:
+    """The bias that was added, and the array that it was broadcast to.
+
+    None where the sum has more than so many `readers`.
+    """
+    if name_of(operand.owner) != "stablehlo.add" or _readers(operand) > readers:
         return None
     full = shape_of(operand)
     for logits, added in itertools.permutations(operand.owner.operands):
@@ -89,19 +92,29 @@ def _before_reshapes(value: Any) -> Any:
     return value
 
 
-def scaled_logits(result: Any, functions: Any) -> Affine | None:
+def affine_of(result: Any, axis: int, functions: Any) -> Affine | None:
     """What a kernel, or XLA's code, made this softmax or log-softmax of right here; or None.
 
-    Whatever else has read the product. That of a matrix product is as it lies.
+    Whatever else has read the product, or the sum. That of a matrix product is as it lies.
     """
     logits = logits_here(result, functions)
+    if is_call(result):
+        scale = scale_within(result, functions)
+        if logits is not None:
+            return Affine(logits, scale or 1.0)
+        if scale is None:
+            return None
+        logits, bias = result.owner.operands
+        dtypes = {v.type.element_type for v in (logits, bias, result)}
+        return Affine(logits, scale, bias, tuple(shape_of(bias))) if len(dtypes) == 1 else None
     if logits is None:
         return None
-    if is_call(result):
-        return Affine(logits, scale_within(result, functions) or 1.0)
-    scaled = None if is_of_product(logits, functions) else _scale_before(logits, math.inf, False)
-    scale, logits = scaled or (1.0, logits)
-    return Affine(logits, scale)
+    if is_of_product(logits, functions):
+        return Affine(logits)
+    found = _bias_before(logits, axis, functions, math.inf)
+    product = found.logits if found else logits
+    scale, source = _scale_before(product, math.inf, False) or (1.0, product)
+    return (found or Affine(logits))._replace(scale=scale, logits=source)
 
 
 def _scale_before(operand: Any, readers: float, explicit: bool) -> tuple[float, Any] | None:

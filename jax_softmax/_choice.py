@@ -188,16 +188,24 @@ class Rule(NamedTuple):
     # again for the derivative.
     pairs_read: dict[tuple[str, int], Read]
     # By the op and the bytes of an element: what a kernel writes the result of, and not XLA, where
-    # what reads that reduces it, and what is made of it comes back to its derivative, XLA's. That
-    # is one pass over the result for each reduction, or both, and one for the gradient: a sum of
-    # squares behind 512 to 2,048 columns takes 0.49 to 0.88 of the time of XLA's code for all, and
-    # 0.75 to 0.92 of that of the kernels, which the tangent would be written for
-    # (benchmarks/results/h200-graph-reduced.json; of float32 rows that are no whole vectors 333
-    # columns, 0.68 and 0.76).
+    # what reads that reduces it, and what is made of it comes back to its derivative, XLA's; all
+    # that XLA may do before it is to add a bias, which the kernel adds then. That is one pass over
+    # the result for each reduction, or both, and one for the gradient: a sum of squares behind 512
+    # to 2,048 columns takes 0.49 to 0.88 of the time of XLA's code for all, and 0.75 to 0.92 of
+    # that of the kernels, which the tangent would be written for
+    # (benchmarks/results/h200-graph-reduced.json; of odd float32 rows 0.66 to 1.01 of XLA's,
+    # h200-graph-reduced-odd.json, and after a bias 0.17 to 1.03, 0.65 in geometric mean,
+    # h200-graph-reduced-biased.json).
     reduced: dict[tuple[str, int], Written]
     # The same of any result that a kernel wrote: the fewest columns of rows that are no whole
     # vectors. Where the kernel multiplied, XLA's derivative does too, of all.
     reread: dict[tuple[str, int], float]
+    # And what XLA's code makes in place of a kernel, where it has it within a derivative's too: by
+    # what it would fuse of what made the logits, nothing ("apart") or a product with a number at
+    # most ("multiplied"), or more ("fused"), and how alone the result is read. It is neither
+    # written nor read then: 0.60 to 0.98 of the time (h200-graph-unwritten.json). After a scale XLA
+    # makes three kernels of softmax that is mostly padding, which took up to 1.5 times as long.
+    unwritten: dict[tuple[str, str], Kinds]
     terms_columns: int  # fewer are read one by one
     # Columns along another axis, where XLA's one kernel makes float32 logits with their bias and
     # ours take it from there: 0.6 to 1.0 of the time of XLA's code for all of it, with fewer or
@@ -260,7 +268,10 @@ class Rule(NamedTuple):
     # with a bias before and a product by element behind (-singly-sums.json).
     singly: Kinds
     # More of them where there is a derivative, and nothing multiplies the logits: 0.64 to 0.94 of
-    # the time, but 1.2 to 1.4 times as long where what follows is element by element.
+    # the time, but 1.2 to 1.4 times as long where what follows is element by element. Derivatives
+    # of those are the kernels' then, too, unless XLA knows more of the result than that it is in
+    # memory: with a cast behind 107 to 357 columns take 0.75 to 0.86 of the time
+    # (-singly-default.json, and by this rule h200-graph-unwritten.json).
     singly_in_both: Kinds
     # Scores, which a matrix product made and what follows mostly does not fuse with: another one,
     # as in attention, or nothing. With both the kernels take 0.82 to 1.00 of the time, products
@@ -367,11 +378,39 @@ RULES = {
             ("softmax", 2): Written(range(16, ONE_KERNEL + 1), whole=True),
             ("softmax", 4): Written(range(2**7 + 1, ONE_KERNEL + 1), whole=False),
             ("log_softmax", 2): Written(range(2**7 + 1, ONE_KERNEL + 1), whole=True),
+            ("log_softmax", 4): Written(range(2**6 + 1, ONE_KERNEL + 1), whole=False),
+        },
+        unwritten={
+            ("apart", "elements"): {
+                ("softmax", 2): (Rows(range(52, ONE_KERNEL + 1, 2), least=0.63),),
+                ("softmax", 4): (
+                    Rows(range(83, 2**7, 2), less=0.83),
+                    Rows(range(2**7 + 1, 2**8, 2), less=0.7),
+                    Rows(range(263, 2**9, 2), less=0.7),
+                ),
+                ("log_softmax", 2): (Rows(range(2**9, ONE_KERNEL + 1, 8), least=0.6),),
+            },
+            ("apart", "converted"): {
+                ("log_softmax", 2): (Rows(range(2**9, 2**11 + 1, 8), least=0.6),),
+            },
+            ("multiplied", "elements"): {
+                ("softmax", 2): (Rows(range(52, ONE_KERNEL + 1, 2), least=0.76),),
+                ("log_softmax", 2): (Rows(range(2**9, ONE_KERNEL + 1, 8), least=0.6),),
+            },
+            ("fused", "elements"): {
+                ("softmax", 2): (
+                    Rows(range(52, 2**9, 2), least=0.63),
+                    Rows(range(1002, ONE_KERNEL + 1, 2), least=0.9),
+                ),
+                ("log_softmax", 2): (Rows(range(84, ONE_KERNEL + 1, 2), least=0.6),),
+                ("log_softmax", 4): (Rows(range(2**9, 2000, 4)),),
+            },
         },
         reread={
             ("softmax", 2): 2**7 + 1,
             ("softmax", 4): 2**7 + 1,
             ("log_softmax", 2): math.inf,
+            ("log_softmax", 4): 2**6 + 1,
         },
         terms_columns=32,
         biased=range(32, 2**9 + 1),
@@ -448,12 +487,14 @@ RULES = {
             ("softmax", 4): (Rows(range(17, 2**9, 2), less=0.55),),
             ("softmax_tangent", 4): (Rows(range(65, 2**7, 2), less=0.64),),
         },
-        singly_in_both={
-            ("softmax", 4): (
+        singly_in_both=dict.fromkeys(
+            [(op, 4) for op in SOFTMAX],
+            (
                 Rows(range(65, 2**7, 2), less=0.85),
+                Rows(range(2**7 + 1, 2**8, 2), less=0.55),
                 Rows(range(257, 2**9, 2), less=0.7),
-            )
-        },
+            ),
+        ),
         scores={
             ("softmax", 2): (
                 Rows(range(2**6, 2**9), less=0.8),
@@ -558,7 +599,7 @@ def _keeps_slabs(op: str, shape: tuple[int, ...], axis: int, dtype: Any, rule: S
     return slabs * slab >= (max(least, rule.wide_bytes[inputs]) if wide else least)
 
 
-def reads_pairs(
+def made_as_read(
     op: str,
     shape: tuple[Any, ...],
     axis: int,
@@ -568,46 +609,46 @@ def reads_pairs(
     *,
     how: Collection[str],
     by_kernel: bool,
-) -> bool:
-    """Whether a kernel makes two values of each row where XLA has what reads `op` in its own code.
+    before: str | None,
+    multiplied: bool,
+    comes_back: bool,
+    fused: bool,
+) -> str | None:
+    """Who makes the result of `op`, once it is known `how` code reads it that XLA may have it in.
 
-    Nothing that makes the operand is; there is a derivative, which is XLA's then. The result, or
-    what is made of it element by element, is "reduced" or "picked" from; `by_kernel` says that a
-    kernel wrote it.
+    There is a derivative. "pairs": a kernel makes two values of each row, and XLA the elements
+    where it reads them; "kernel": one writes what XLA's code would have made; "xla": its code makes
+    what a kernel would have written; None: as it was decided without.
+
+    `by_kernel` says that a kernel wrote it. `before` is "apart" where XLA would fuse nothing that
+    made the logits, "biased" where they are such with a bias that a kernel adds, or None; with
+    `multiplied` they are multiplied by a number before that. `comes_back` says that the tangent is
+    made of what reads the result, `fused` that XLA may have what makes it within its code.
     """
     rule = _rule_of_last(shape, axis, dtype, output_dtype, platform)
     if rule is None:
-        return False
-    columns, rows = shape[axis], math.prod(shape[:axis])
-    read = rule.pairs_read.get((op, dtype.itemsize))
-    if read is None or rows <= columns // rule.split_columns:  # one block has each
-        return False
-    if by_kernel and "picked" in how:
-        return columns >= read.picked
-    if by_kernel or "reduced" in how:
-        return columns >= read.reduced
-    return columns >= read.elements and columns * dtype.itemsize % 16 == 0
-
-
-def writes_reduced(
-    op: str,
-    shape: tuple[Any, ...],
-    axis: int,
-    dtype: Any,
-    output_dtype: Any,
-    platform: str,
-    *,
-    how: Collection[str],
-) -> bool:
-    """Whether a kernel writes a result of `op` that XLA's code would have made, and reads.
-
-    Nothing that makes the operand is fused; what is made of the result comes back to a derivative.
-    """
-    rule = _rule_of_last(shape, axis, dtype, output_dtype, platform)
-    written = rule and rule.reduced.get((op, dtype.itemsize))
-    if not written or "reduced" not in how or shape[axis] not in written.columns:
-        return False
-    return shape[axis] * dtype.itemsize % 16 == 0 or not written.whole
+        return None
+    case, columns = (op, dtype.itemsize), shape[axis]
+    rows, whole = math.prod(shape) // columns, columns * dtype.itemsize % 16 == 0
+    read = rule.pairs_read.get(case)
+    if read and before == "apart" and rows > columns // rule.split_columns:  # one block has each
+        if by_kernel and "picked" in how:
+            of_pairs = columns >= read.picked
+        elif by_kernel or "reduced" in how:
+            of_pairs = columns >= read.reduced
+        else:
+            of_pairs = columns >= read.elements and whole
+        if of_pairs:
+            return "pairs"
+    if not by_kernel and comes_back and "reduced" in how:
+        written = rule.reduced.get(case) if before else None
+        if written and columns in written.columns and (whole or not written.whole):
+            return "kernel"
+    if not by_kernel or not fused or len(how) != 1 or (multiplied and before != "apart"):
+        return None
+    within = "multiplied" if multiplied else "apart" if before == "apart" else "fused"
+    kinds = rule.unwritten.get((within, *how), {})
+    return "xla" if _any_have(kinds, case, columns) else None
 
 
 def _rule_of_last(
@@ -745,7 +786,8 @@ def choose(
     fused = around in ("fused", "narrowed")
     singly = last and same and _any_have(rule.singly, case, columns)
     why_singly = "rows that are no whole vectors: XLA reads them singly"
-    if singly and derivative:
+    stored = derivative and around is None and last and same
+    if derivative and (singly or (stored and _any_have(rule.singly_in_both, case, columns))):
         return Choice(platform, why_singly)
     if most and derivative and (fused or around == "scaled"):
         too_empty = rule.fused_filled if fused else rule.scaled_filled

@@ -12,7 +12,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import mlir
 
 from . import _choice, _native
-from ._affine import BIAS, WITH_TERMS, Affine, affine_before, scale_within, scaled_logits
+from ._affine import BIAS, WITH_TERMS, Affine, affine_before, affine_of, scale_within
 from ._casts import (
     OF_NARROW,
     Seen,
@@ -42,10 +42,13 @@ from ._reference import (
     FEWEST_OF_PARTS,
     ONE_KERNEL,
     ONE_KERNEL_ALONE,
+    compute_dtype,
     is_last,
     is_one_kernel,
     is_sharded,
+    log_softmax,
     row_pairs,
+    softmax,
     tangent_of_parts,
 )
 
@@ -143,7 +146,11 @@ def register_seeing(
         if primitive.name in DERIVATIVES:
             if is_of_pairs(operands[0], functions):
                 return Seen("of pairs"), []
-            if decide(avals, **request) != "xla" or not any(map(was_narrow, operands[:2])):
+            # What a kernel wrote XLA reads, whatever the tangent was.
+            wide = primitive.name == "softmax_tangent" and is_call(operands[0])
+            wide &= is_one_kernel(avals[0], params["axis"])
+            converted = operands[:1] if wide else operands[:2]
+            if decide(avals, **request) != "xla" or not any(map(was_narrow, converted)):
                 if here not in _choice.RULES:
                     return Seen(), []
                 y, t = operands[:2]
@@ -348,7 +355,7 @@ def _adds_bias(
     op: str, avals: Sequence[Any], seen: Seen, without: Seen, *, here: str, **params: Any
 ) -> bool:
     """Whether a kernel adds a bias to logits: where it is the faster one, or would be `without`."""
-    if not has_kernel_with_terms(avals, name=WITH_TERMS[op], here=here, causal=False, **params):
+    if not _takes_bias(avals, op=op, here=here, **params):
         return False
     request: dict[str, Any] = {"here": here, "alone": True, "op": op, "per_row": False} | params
     request["widened"] = False
@@ -361,6 +368,10 @@ def _adds_bias(
     problem = {k: params[k] for k in ("axis", "dtype", "strategy")}
     biased = fastest(f"biased_{op}", avals[:1], here, params["batch_invariant"], **problem)
     return biased.implementation == here
+
+
+def _takes_bias(avals: Sequence[Any], *, op: str, **request: Any) -> bool:
+    return has_kernel_with_terms(avals, name=WITH_TERMS[op], causal=False, **request)
 
 
 def _seen_around(
@@ -485,8 +496,7 @@ def _lower(
     if seen.biased:
         request = {k: params[k] for k in ("axis", "dtype", "strategy")}
         request["batch_invariant"] = batch_invariant is not False
-        call = call_with_terms(WITH_TERMS[op], BIAS, factor=seen.scale, **request)
-        return mlir.lower_fun(call, multiple_results=False)(loaded[0], *loaded[1])
+        return _lower_biased(loaded[0], *loaded[1], op=op, scale=seen.scale, **request)
     backend, alone = "xla" if seen.made == "xla" else backend, one_device(ctx)
     request = {"op": op, "per_row": per_row, "here": here, "alone": alone, "backend": backend}
     request |= {"batch_invariant": batch_invariant, "around": seen.made}
@@ -552,9 +562,31 @@ def _lower_by_pairs(
 
 def _lower_last(ctx: Any, logits: Any, *, op: str, **request: Any) -> Any:
     """`op` of logits of its dtype along the last axis, by a kernel that multiplies them."""
-    request |= {"axis_last": True, "strategy": "auto", "batch_invariant": True}
-    call = partial(_call, call_primitive(op, per_row=False), **request)
+    call = partial(_call, call_primitive(op, per_row=False), axis_last=True, **request)
     return mlir.lower_fun(call, multiple_results=True)(ctx, logits)
+
+
+def _lower_biased(
+    ctx: Any, logits: Any, bias: Any, *, op: str, scale: float, **request: Any
+) -> Any:
+    """The same, by a kernel that adds a bias of their rank."""
+    call = call_with_terms(WITH_TERMS[op], BIAS, factor=scale, **request)
+    return mlir.lower_fun(call, multiple_results=False)(ctx, logits, bias)
+
+
+def _lower_plain(
+    ctx: Any, logits: Any, *bias: Any, op: str, scale: float, narrowed: bool, **request: Any
+) -> Any:
+    """The same, maybe without a bias, in plain JAX: of logits as a program makes them."""
+    reference: Reference = softmax
+    if op == "log_softmax":
+        reference = partial(log_softmax, in_pairs=True, narrowed=narrowed)
+
+    def plain(x: jax.Array, *bias: jax.Array) -> jax.Array:
+        z = x if scale == 1 else (scale * x.astype(compute_dtype(x.dtype))).astype(x.dtype)
+        return reference(sum(bias, z), **request)
+
+    return mlir.lower_fun(plain, multiple_results=False)(ctx, logits, *bias)
 
 
 def _made_as_read(
@@ -575,9 +607,9 @@ def _made_as_read(
 
     What has read the result before is seen by now. Where that is XLA's code alone, which computes
     elements as it needs them, it may read one that is made of pairs, and no other from here on, nor
-    does what later reads one that XLA's code made. A kernel that wrote it is in the program only
-    for those, as its caller. Or a kernel writes in place of XLA's code what is reduced; what later
-    reads the result as it was has that, too.
+    does what later reads one that XLA's code made; or one by XLA's code. A kernel that wrote it is
+    in the program only for what later reads it, as its caller. Or a kernel writes in place of XLA's
+    code what is reduced; what later reads the result as it was has that, too.
     """
     del params
     (here, *others), (aval, *_) = ctx.module_context.platforms, ctx.avals_in
@@ -585,36 +617,59 @@ def _made_as_read(
     asked = backend or batch_invariant or strategy != "auto"
     if others or asked or zeros_are_masked or selected or not one_device(ctx):
         return operands
-    found = scaled_logits(result, functions) if here in _choice.RULES else None
+    found = affine_of(result, axis, functions) if here in _choice.RULES else None
     if found is None:
         return operands
     how = how_read(result, functions)
     if not how:
         # As before another derivative.
-        again = op == "log_softmax" and found.scale == 1
+        again = op == "log_softmax" and found.scale == 1 and found.bias is None
         made = of_pairs(found.logits, axis, functions) if again else None
         return operands if made is None else [made if v == result else v for v in operands]
-    by_kernel, problem = is_call(result), (op, aval.shape, axis, aval.dtype, dtype, here)
-    of_two = _choice.reads_pairs(*problem, how=how, by_kernel=by_kernel)
-    written = not by_kernel and _choice.writes_reduced(*problem, how=how)
-    written = written and is_made_of(operands[1], result, unknown=False)
-    if not (of_two or written) or is_fused(found.logits, functions) is not False:
-        return operands
-    of_result = partial(ctx.replace, avals_in=[aval], avals_out=[aval])  # for each lowering
-    request = {"axis": axis, "dtype": dtype, "scale": found.scale}
+    by_kernel, before = is_call(result), None
+    if is_fused(found.logits, functions) is False:
+        before = "apart" if found.bias is None else "biased"
+    maker = _choice.made_as_read(
+        op,
+        aval.shape,
+        axis,
+        aval.dtype,
+        dtype,
+        here,
+        how=how,
+        by_kernel=by_kernel,
+        before=before,
+        multiplied=found.scale != 1,
+        comes_back=is_made_of(operands[1], result, unknown=False),
+        fused=bool(is_fused(operands[1], functions)),
+    )
+    terms, types = [found.logits], [aval]
+    of_result = partial(ctx.replace, avals_in=types, avals_out=[aval])  # for each lowering
+    request = {"op": op, "axis": axis, "dtype": dtype, "scale": found.scale}
+    by_call = {"strategy": "auto", "batch_invariant": True}
     with mlir.ir.InsertionPoint(result.owner):
-        if of_two:
-            (made,) = _lower_by_pairs(of_result(), [found.logits], op=op, **request)
+        if found.bias is not None:
+            terms.append(reshaped(found.bias, found.bias_shape))
+            types.append(aval.update(shape=found.bias_shape))
+        if maker == "pairs":
+            (made,) = _lower_by_pairs(of_result(), terms, **request)
+        elif maker == "kernel" and found.bias is None:
+            (made,) = _lower_last(of_result(), *terms, **by_call, **request)
+        elif maker == "kernel" and _takes_bias(types, here=here, **by_call, **request):
+            (made,) = _lower_biased(of_result(), *terms, **by_call, **request)
+        elif maker == "xla":
+            narrowed = is_narrowed(found.logits, functions)
+            (made,) = _lower_plain(of_result(), *terms, narrowed=narrowed, **request)
         else:
-            (made,) = _lower_last(of_result(), found.logits, op=op, **request)
-    if of_two and not by_kernel:
+            return operands
+    if maker == "pairs" and not by_kernel:
         _make_like(result, made)
         return operands
     result.replace_all_uses_with(made)
-    if written:
+    if maker == "kernel":
         with mlir.ir.InsertionPoint(result.owner):
             unchanged = mlir.lower_fun(_unchanged, multiple_results=False)
-            _make_like(result, *unchanged(of_result(), made))
+            _make_like(result, *unchanged(ctx.replace(avals_in=[aval], avals_out=[aval]), made))
     return [made if v == result else v for v in operands]
 
 

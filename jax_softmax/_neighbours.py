@@ -122,10 +122,10 @@ def _differences_from(value: Any) -> list[Any]:
 
 
 def how_read(result: Any, functions: Any) -> set[str]:
-    """How code reads an array that XLA may have it within: "reduced", by "elements", "picked".
+    """How code reads an array that XLA may have it within.
 
-    Nothing if anything else does, or what picks a few of its elements alone, which is no reason not
-    to write them.
+    "reduced", by "elements", "picked", or "converted" to another type. Nothing if anything else
+    does, or what picks a few of its elements alone, which is no reason not to write them.
     """
     pending, made, how = [result], set(), set()  # of it, element by element
     seen, calls = set(pending), {}  # by what is called
@@ -152,7 +152,7 @@ def how_read(result: Any, functions: Any) -> set[str]:
             elif value not in made:
                 return set()
             if name in ELEMENTWISE:
-                how.add("elements")
+                how.add("converted" if name == "stablehlo.convert" else "elements")
             if value in made or name in ELEMENTWISE:
                 made.update(new)
             pending += [v for v in new if v not in seen]

@@ -61,14 +61,28 @@ MADE_BEFORE = {
     ),
     "padded product": (lambda x: x.astype("bfloat16") @ jnp.ones((1002, 1002), "bfloat16"), 1002),
 }
-# What a kernel writes where squares are summed behind it.
+# What a kernel writes where squares are summed behind it, and whether it adds a bias.
 REREAD = (
-    ("softmax", "float32", 512),
-    ("softmax", "float32", 1001),
-    ("softmax", "bfloat16", 16),
-    ("softmax", "float16", 256),
-    ("log_softmax", "bfloat16", 256),
-    ("log_softmax", "float16", 4096),
+    ("softmax", "float32", 512, False),
+    ("softmax", "float32", 1001, True),
+    ("softmax", "bfloat16", 16, False),
+    ("softmax", "float16", 256, False),
+    ("softmax", "float16", 256, True),
+    ("log_softmax", "bfloat16", 256, False),
+    ("log_softmax", "bfloat16", 256, True),
+    ("log_softmax", "float16", 4096, False),
+    ("log_softmax", "float32", 577, True),
+)
+# What a kernel would write and XLA's code makes, read as it is, and what is before it.
+UNWRITTEN = (
+    ("softmax", "bfloat16", 512, "weighted", "nothing"),
+    ("softmax", "bfloat16", 512, "weighted", "a scale"),
+    ("softmax", "bfloat16", 250, "weighted", "a bias"),
+    ("softmax", "float32", 301, "weighted", "nothing"),
+    ("log_softmax", "bfloat16", 1000, "weighted", "nothing"),
+    ("log_softmax", "bfloat16", 1000, "converted", "nothing"),
+    ("log_softmax", "bfloat16", 2048, "weighted", "a bias"),
+    ("log_softmax", "float32", 520, "weighted", "a bias"),
 )
 # Columns, and the reductions of softmax's derivative with a product by element behind it.
 REDUCED = {33: 3, 64: 4, 264: 4, 256: 3, 1000: 3}
@@ -494,24 +508,28 @@ def differentiated(mesh, columns) -> dict:
     }
 
 
-def reread(mesh, name, dtype, columns) -> dict:
+def reread(mesh, name, dtype, columns, biased) -> dict:
     """Softmax or log-softmax with its pull-back, behind which squares are summed, or taken."""
     x = jax.ShapeDtypeStruct((ROWS, columns), dtype, sharding=NamedSharding(mesh, P()))
     g = jax.ShapeDtypeStruct((ROWS,), dtype, sharding=NamedSharding(mesh, P()))
+    op = f"masked_{name}" if biased else name
+
+    def f(x):
+        return getattr(jax_softmax, name)(x + jnp.arange(columns, dtype=dtype) if biased else x)
 
     def both_passes(read, x, g):
-        value, pull_back = jax.vjp(lambda x: read(jnp.square(getattr(jax_softmax, name)(x))), x)
+        value, pull_back = jax.vjp(lambda x: read(jnp.square(f(x))), x)
         return value, pull_back(g)[0]
 
     def with_result(x):
         def loss(x):
-            y = getattr(jax_softmax, name)(x)
+            y = f(x)
             return jnp.square(y).sum(dtype="float32"), y
 
         return jax.value_and_grad(loss, has_aux=True)(x)
 
     def of_other(x, g):
-        y, pull_back = jax.vjp(getattr(jax_softmax, name), x)
+        y, pull_back = jax.vjp(f, x)
         for i in range(20):
             g = jnp.sin((i + 1.5) * g)
         return jnp.square(y).sum(-1), pull_back(g)[0]
@@ -519,10 +537,34 @@ def reread(mesh, name, dtype, columns) -> dict:
     # That nothing is made anew of the logits.
     reduced = compiled(functools.partial(both_passes, lambda y: y.sum(-1)), x, g)
     programs = reduced, compiled(with_result, x)
-    once = [count_calls(hlo, name) == 1 and "maximum(" not in hlo for hlo in programs]
+    once = [count_calls(hlo, op) == 1 and "maximum(" not in hlo for hlo in programs]
     elements = compiled(functools.partial(both_passes, lambda y: y), x, x)
-    others = [count_calls(hlo, name) for hlo in (elements, compiled(of_other, x, x))]
+    others = [count_calls(hlo, op) for hlo in (elements, compiled(of_other, x, x))]
     return {"once": once, "calls": count_calls(reduced), "others": others}
+
+
+def unwritten(mesh, name, dtype, columns, read, before) -> list:
+    """Kernels and calls of both passes, by the rule and by XLA's code alone."""
+    sharding = NamedSharding(mesh, P())
+    x = jax.ShapeDtypeStruct((ROWS, columns), dtype, sharding=sharding)
+    b = jax.ShapeDtypeStruct((columns,), dtype, sharding=sharding)
+    befores = {
+        "nothing": lambda x, b: x,
+        "a scale": lambda x, b: 0.125 * x,
+        "a bias": lambda x, b: x + b,
+    }
+
+    def both_passes(implementation, x, b, w):
+        def f(x):
+            y = getattr(jax_softmax, name)(befores[before](x, b), implementation=implementation)
+            return y * w if read == "weighted" else y.astype(w.dtype)
+
+        y, pull_back = jax.vjp(f, x)
+        return y, pull_back(w)[0]
+
+    w = x.update(dtype="float32") if read == "converted" else x
+    programs = (compiled(functools.partial(both_passes, i), x, b, w) for i in (None, "xla"))
+    return [[kernels(hlo), count_calls(hlo)] for hlo in programs]
 
 
 def returned(mesh) -> list:
@@ -561,6 +603,7 @@ def main() -> None:
     programs["differentiated"] = {n: differentiated(meshes[1], n) for n in DIFFERENTIATED}
     programs["reductions"] = {n: reductions(meshes[1], n) for n in REDUCED}
     programs |= {f"reread, {case}": reread(meshes[1], *case) for case in REREAD}
+    programs |= {f"unwritten, {case}": unwritten(meshes[1], *case) for case in UNWRITTEN}
     programs["returned"] = returned(meshes[1])
     programs["constrained"] = {n: constrained(meshes[n]) for n in DEVICES}
     programs |= {

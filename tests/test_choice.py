@@ -633,12 +633,17 @@ def test_what_reads_a_log_softmax_may_be_made_of_two_values(case):
 
     def made(op="log_softmax", axis=-1, dtypes="float32 float32", platform="cuda", **seen):
         problem = op, shape, axis % len(shape), *map(jnp.dtype, dtypes.split()), platform
-        return _choice.reads_pairs(*problem, **({"how": {"reduced"}, "by_kernel": False} | seen))
+        request = {"how": {"reduced"}, "by_kernel": False, "before": "apart"} | seen
+        request |= {"multiplied": False, "comes_back": False, "fused": False}
+        made = _choice.made_as_read(*problem, **request)
+        assert made in ("pairs", None)
+        return made == "pairs"
 
     assert made() == made(how={"reduced", "picked"}) == ("reduced" in expected)
     assert made(how={"elements"}, by_kernel=True) == ("by a kernel" in expected)
     assert made(how={"reduced", "picked"}, by_kernel=True) == ("picked" in expected)
-    assert made(how={"elements"}) == ("by elements" in expected)
+    assert made(how={"elements"}) == made(how={"converted"}) == ("by elements" in expected)
+    assert not made(before="biased") and not made(before=None)
     assert not made(op="softmax") and not made(axis=0) and not made(platform="cpu")
     assert not made(dtypes="bfloat16 bfloat16") and not made(dtypes="float32 bfloat16")
     assert not made(dtypes="float64 float64")
@@ -659,32 +664,99 @@ WRITTEN = {
 
 @pytest.mark.parametrize("columns, expected", WRITTEN.items())
 def test_what_is_reduced_may_be_written_by_a_kernel(columns, expected):
-    def written(op, dtype, rows=MANY, axis=1, output=None, platform="cuda", how="reduced"):
+    def written(op, dtype, rows=MANY, axis=1, output=None, platform="cuda", how="reduced", **seen):
         shape = (rows, columns) if axis == 1 else (columns, rows)
         dtypes = jnp.dtype(dtype), jnp.dtype(output or dtype)
-        return _choice.writes_reduced(op, shape, axis, *dtypes, platform, how={how, "elements"})
+        request = {"how": {how, "elements"}, "comes_back": True, "fused": True} | seen
+        request = {"by_kernel": False, "before": "apart", "multiplied": False} | request
+        made = _choice.made_as_read(op, shape, axis, *dtypes, platform, **request)
+        return made == "kernel"
 
     seen = {f"{op} {d}" for op in FORWARD for d in ("float16", "float32", "float64")}
     seen = {case for case in seen if written(*case.split())}
     assert seen == {case for case in expected if "bfloat16" not in case}
     assert written("softmax", "bfloat16") == ("softmax bfloat16" in expected)
+    assert written("softmax", "bfloat16", before="biased") == ("softmax bfloat16" in expected)
+    # Otherwise that is made of two values of each row.
+    assert written("log_softmax", "float32", before="biased") == (64 < columns <= 4096)
     for otherwise in ({"rows": 8}, {"axis": 0}, {"platform": "cpu"}, {"how": "picked"}):
+        assert not written("softmax", "bfloat16", **otherwise)
+    for otherwise in ({"by_kernel": True}, {"before": None}, {"comes_back": False}):
         assert not written("softmax", "bfloat16", **otherwise)
     assert not written("softmax", "bfloat16", output="float32")
 
 
+# Op, dtype and columns of what XLA's code makes in place of a kernel: what may be before it, of a
+# result that is read element by element, and of one that is converted.
+UNWRITTEN = [
+    ("softmax", "bfloat16", 50, "", ""),
+    ("softmax", "bfloat16", 51, "", ""),
+    ("softmax", "bfloat16", 52, "apart multiplied fused", ""),
+    ("softmax", "bfloat16", 84, "apart fused", ""),
+    ("softmax", "float16", 100, "apart multiplied fused", ""),
+    ("softmax", "float16", 512, "apart multiplied", ""),
+    ("softmax", "float16", 516, "", ""),
+    ("softmax", "float16", 664, "apart", ""),
+    ("softmax", "float16", 1002, "apart multiplied fused", ""),
+    ("softmax", "float16", 4096, "apart multiplied fused", ""),
+    ("softmax", "float16", 4098, "", ""),
+    ("softmax", "float32", 83, "apart", ""),
+    ("softmax", "float32", 84, "", ""),
+    ("softmax", "float32", 107, "", ""),
+    ("softmax", "float32", 129, "apart", ""),
+    ("softmax", "float32", 257, "", ""),
+    ("softmax", "float32", 301, "apart", ""),
+    ("softmax", "float32", 512, "", ""),
+    ("log_softmax", "float16", 100, "fused", ""),
+    ("log_softmax", "float16", 512, "apart multiplied fused", "apart"),
+    ("log_softmax", "float16", 520, "", ""),
+    ("log_softmax", "float16", 1002, "fused", ""),
+    ("log_softmax", "float16", 4096, "apart multiplied fused", ""),
+    ("log_softmax", "float32", 508, "", ""),
+    ("log_softmax", "float32", 512, "fused", ""),
+    ("log_softmax", "float32", 513, "", ""),
+    ("log_softmax", "float32", 2000, "", ""),
+]
+BEFORE_UNWRITTEN = {
+    "apart": {"before": "apart", "multiplied": False},
+    "multiplied": {"before": "apart", "multiplied": True},
+    "fused": {"before": None, "multiplied": False},
+}
+
+
+@pytest.mark.parametrize("case", UNWRITTEN, ids=str)
+def test_what_a_kernel_would_write_may_be_made_where_it_is_read(case):
+    op, dtype, columns, *expected = case
+
+    def unwritten(how, *, by_kernel=True, fused=True, platform="cuda", **seen):
+        problem = op, (MANY, columns), 1, *[jnp.dtype(dtype)] * 2, platform
+        request = {"by_kernel": by_kernel, "fused": fused, "comes_back": False} | seen
+        return _choice.made_as_read(*problem, how=how, **request) == "xla"
+
+    def before(how):
+        return {b for b, seen in BEFORE_UNWRITTEN.items() if unwritten(how, **seen)}
+
+    assert [before({"elements"}), before({"converted"})] == [set(e.split()) for e in expected]
+    assert not before({"elements", "reduced"}) and not before({"elements", "converted"})
+    # What a kernel added to a product was not measured.
+    assert unwritten({"elements"}, before="biased", multiplied=False) == ("fused" in expected[0])
+    assert not unwritten({"elements"}, before="biased", multiplied=True)
+    for otherwise in ({"by_kernel": False}, {"fused": False}, {"platform": "cpu"}):
+        assert not any(unwritten({"elements"}, **otherwise, **b) for b in BEFORE_UNWRITTEN.values())
+
+
 @pytest.mark.parametrize("op", FORWARD)
-@pytest.mark.parametrize("columns", [20, 100, 128, 1001, 1024, 50_257])
+@pytest.mark.parametrize("columns", [20, 50, 100, 128, 1001, 1024, 50_257])
 def test_a_result_that_a_kernel_wrote_may_be_read_again(op, columns):
     def reread(dtype, axis=1, **seen):
         shape = (MANY, columns) if axis == 1 else (columns, MANY)
         request = {"multiplied": False} | seen
         return _choice.rereads(op, shape, axis, jnp.dtype(dtype), "cuda", **request)
 
-    softmax, long = op == "softmax", columns > 128
-    assert reread("bfloat16") == (columns % 8 == 0 or (softmax and long))
-    assert reread("float32") == (softmax and (columns % 4 == 0 or long))
-    assert reread("float16", multiplied=True) and reread("float32", multiplied=True) == softmax
+    softmax, least = op == "softmax", 129 if op == "softmax" else 65
+    assert reread("bfloat16") == (columns % 8 == 0 or (softmax and columns >= least))
+    assert reread("float32") == (columns % 4 == 0 or columns >= least)
+    assert reread("float16", multiplied=True) and reread("float32", multiplied=True)
     assert not reread("float64") and not reread("bfloat16", axis=0)
 
 
@@ -1113,6 +1185,53 @@ def test_what_reads_a_result_after_its_derivative_has_what_was_written(name, dty
     wide, *want = jax.jit(functools.partial(reads, getattr(jax.nn, name)))(x.astype("float32"))
     eps = float(jnp.finfo(dtype).eps)
     for a, b in zip((y, *got), (wide, *want[1:]), strict=True):
+        np.testing.assert_allclose(a, b, rtol=20 * eps, atol=20 * eps * abs(b).max())
+
+
+def _read_by_element(f, x, b, w, *, read):
+    """What is made of a result, and a gradient; then what reads the result again."""
+    y, pull_back = jax.vjp(lambda x: f(x, b), x)
+    return read(y, w), pull_back(jnp.sin(w))[0], y, pull_back(2 * y)[0]
+
+
+MADE_WHERE_IT_IS_READ = [
+    ("softmax", "float16", 1002, "nothing"),
+    ("softmax", "float16", 1002, "a bias"),
+    ("softmax", "float32", 301, "nothing"),
+    ("log_softmax", "float16", 1000, "nothing"),
+    ("log_softmax", "float16", 1002, "a bias"),
+    ("log_softmax", "float16", 1002, "a term"),
+]
+
+
+@pytest.mark.usefixtures("cpu_has_the_rule")
+@pytest.mark.parametrize("case", MADE_WHERE_IT_IS_READ, ids=str)
+def test_what_is_read_by_element_is_made_where_it_is_read(case):
+    """A kernel would have written it, and does for what reads it otherwise."""
+    name, dtype, columns, before = case
+
+    def ours(x, b):
+        if before == "a term":
+            return jax_softmax.masked_softmax(x, bias=b, log=name == "log_softmax")
+        return getattr(jax_softmax, name)(x if before == "nothing" else x + b)
+
+    def theirs(x, b):
+        return getattr(jax.nn, name)(x if before == "nothing" else x + b)
+
+    rng = np.random.default_rng(0)
+    x, w = (rng.normal(size=(2048, columns)).astype(dtype) for _ in range(2))
+    operands = x, rng.normal(size=columns).astype(dtype), w
+    kernel = f"masked_{name}" if before == "a term" else name
+    by_element = functools.partial(_read_by_element, read=lambda y, w: y * w)
+    by_product = functools.partial(_read_by_element, read=lambda y, w: y @ w.T)
+    for program, calls in ((by_element, 0), (by_product, 1)):
+        hlo = compiled(lambda *args, p=program: p(ours, *args)[:2], *operands)
+        assert count_calls(hlo, kernel) == calls
+    got = jax.jit(functools.partial(by_element, ours))(*operands)
+    wide = [v.astype("float32") for v in operands]
+    want = jax.jit(functools.partial(by_element, theirs))(*wide)
+    eps = float(jnp.finfo(dtype).eps)
+    for a, b in zip(got, want, strict=True):
         np.testing.assert_allclose(a, b, rtol=20 * eps, atol=20 * eps * abs(b).max())
 
 

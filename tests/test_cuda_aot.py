@@ -25,6 +25,7 @@ from _cuda_programs import (
     REDUCED,
     REREAD,
     SCALED,
+    UNWRITTEN,
     WAYS,
 )
 from _support import COLLECTIVES
@@ -180,6 +181,12 @@ def test_what_xla_fuses_with_its_tangent_needs_no_sum_of_1(columns, fused, progr
 def test_a_result_that_is_reduced_is_written_once_and_read_again(case, programs):
     expected = {"once": [True, True], "calls": 1, "others": [0, 0]}
     assert programs[f"reread, {case}"] == expected
+
+
+@pytest.mark.parametrize("case", UNWRITTEN, ids=str)
+def test_a_result_that_is_read_by_element_is_made_where_it_is_read(case, programs):
+    ours, by_xla = programs[f"unwritten, {case}"]
+    assert ours == by_xla and by_xla[1] == 0
 
 
 @pytest.mark.parametrize("columns", DIFFERENTIATED)
