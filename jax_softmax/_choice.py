@@ -203,9 +203,15 @@ class Rule(NamedTuple):
     # And what XLA's code makes in place of a kernel, where it has it within a derivative's too: by
     # what it would fuse of what made the logits, nothing ("apart") or a product with a number at
     # most ("multiplied"), or more ("fused"), and how alone the result is read. It is neither
-    # written nor read then: 0.60 to 0.98 of the time (h200-graph-unwritten.json). After a scale XLA
+    # written nor read then: 0.50 to 1.04 of the time (h200-graph-unwritten.json). After a scale XLA
     # makes three kernels of softmax that is mostly padding, which took up to 1.5 times as long.
     unwritten: dict[tuple[str, str], Kinds]
+    # Longer rows whose derivative XLA's code makes of the operand, fused with neighbours, as of all
+    # where its code is the faster one without any. Of the result it is two kernels: 3,504 to 4,096
+    # columns of log-softmax in 16 bits with a product by element or a cast behind take 0.66 to 0.81
+    # of the time, after a bias 0.92 to 0.99 (h200-graph-of-operand.json; of 2,504 and 3,000 0.96 to
+    # 1.3 times as long).
+    of_operand: Kinds
     terms_columns: int  # fewer are read one by one
     # Columns along another axis, where XLA's one kernel makes float32 logits with their bias and
     # ours take it from there: 0.6 to 1.0 of the time of XLA's code for all of it, with fewer or
@@ -382,30 +388,53 @@ RULES = {
         },
         unwritten={
             ("apart", "elements"): {
-                ("softmax", 2): (Rows(range(52, ONE_KERNEL + 1, 2), least=0.63),),
+                ("softmax", 2): (
+                    Rows(range(52, ONE_KERNEL + 1, 2), least=0.63),
+                    Rows(range(6001, 2**13, 2)),
+                ),
                 ("softmax", 4): (
                     Rows(range(83, 2**7, 2), less=0.83),
                     Rows(range(2**7 + 1, 2**8, 2), less=0.7),
                     Rows(range(263, 2**9, 2), less=0.7),
+                    Rows(range(ONE_KERNEL + 1, 2**13)),
+                    Rows(range(2**13 + 1, 2**14, 2)),
                 ),
                 ("log_softmax", 2): (Rows(range(2**9, ONE_KERNEL + 1, 8), least=0.6),),
             },
             ("apart", "converted"): {
-                ("log_softmax", 2): (Rows(range(2**9, 2**11 + 1, 8), least=0.6),),
+                ("log_softmax", 2): (
+                    Rows(range(2**9, 2**11 + 1, 8), least=0.6),
+                    Rows(range(2**11, ONE_KERNEL + 1, 8), least=0.8),
+                ),
             },
             ("multiplied", "elements"): {
-                ("softmax", 2): (Rows(range(52, ONE_KERNEL + 1, 2), least=0.76),),
+                ("softmax", 2): (
+                    Rows(range(52, ONE_KERNEL + 1, 2), least=0.76),
+                    Rows(range(6001, 2**13, 2)),
+                ),
+                ("softmax", 4): (
+                    Rows(range(ONE_KERNEL + 1, 2**13), least=0.53),
+                    Rows(range(2**13 + 1, 2**14, 2)),
+                ),
                 ("log_softmax", 2): (Rows(range(2**9, ONE_KERNEL + 1, 8), least=0.6),),
             },
             ("fused", "elements"): {
                 ("softmax", 2): (
                     Rows(range(52, 2**9, 2), least=0.63),
                     Rows(range(1002, ONE_KERNEL + 1, 2), least=0.9),
+                    Rows(range(6001, 2**13, 2)),
+                ),
+                ("softmax", 4): (
+                    Rows(range(ONE_KERNEL + 1, 2**13), least=0.53),
+                    Rows(range(2**13 + 1, 2**14, 2)),
                 ),
                 ("log_softmax", 2): (Rows(range(84, ONE_KERNEL + 1, 2), least=0.6),),
                 ("log_softmax", 4): (Rows(range(2**9, 2000, 4)),),
             },
         },
+        of_operand=dict.fromkeys(
+            [(op, 2) for op in LOG_DERIVATIVES], (Rows(range(2**11, ONE_KERNEL + 1, 8), least=0.8),)
+        ),
         reread={
             ("softmax", 2): 2**7 + 1,
             ("softmax", 4): 2**7 + 1,
@@ -647,7 +676,8 @@ def made_as_read(
     if not by_kernel or not fused or len(how) != 1 or (multiplied and before != "apart"):
         return None
     within = "multiplied" if multiplied else "apart" if before == "apart" else "fused"
-    kinds = rule.unwritten.get((within, *how), {})
+    (alone,) = how
+    kinds = rule.unwritten.get((within, alone), {})
     return "xla" if _any_have(kinds, case, columns) else None
 
 
@@ -659,6 +689,27 @@ def _rule_of_last(
     if rule is None or not known or dtype != output_dtype or math.prod(shape[axis + 1 :]) != 1:
         return None
     return rule if math.prod(shape) > rule.elements else None
+
+
+def reads_operand(
+    op: str,
+    shape: tuple[Any, ...],
+    axis: int,
+    dtype: Any,
+    output_dtype: Any,
+    *,
+    batch_invariant: bool | None,
+) -> bool:
+    """Whether XLA's code anywhere may make a derivative that is `op` of what the result is of."""
+    case, columns = (op, max(dtype.itemsize, output_dtype.itemsize)), shape[axis]
+    for platform, rule in RULES.items():
+        longer = isinstance(columns, int) and _any_have(rule.of_operand, case, columns)
+        problem = op, shape, axis, dtype, output_dtype, platform
+        around = "fused" if longer else None
+        choice = choose(*problem, batch_invariant=batch_invariant, around=around)
+        if choice.implementation == "xla":
+            return True
+    return False
 
 
 def rereads(

@@ -732,11 +732,8 @@ def may_be_fused(
     if backend not in (None, "xla") or strategy != "auto":
         return False
     problem = op, x.shape, axis, max(x.dtype, dtype, key=lambda d: d.itemsize), dtype
-    chosen = (
-        _choice.choose(*problem, platform, batch_invariant=batch_invariant).implementation
-        for platform in _choice.RULES
-    )
-    return "xla" in chosen and math.prod(x.shape[axis + 1 :]) == 1
+    by_xla = _choice.reads_operand(*problem, batch_invariant=batch_invariant)
+    return by_xla and math.prod(x.shape[axis + 1 :]) == 1
 
 
 def _workspace(op: str, operands: Sequence[Any], *, axis: int, dtype: Any, **request: Any) -> int:

@@ -79,8 +79,11 @@ UNWRITTEN = (
     ("softmax", "bfloat16", 512, "weighted", "a scale"),
     ("softmax", "bfloat16", 250, "weighted", "a bias"),
     ("softmax", "float32", 301, "weighted", "nothing"),
+    ("softmax", "float32", 5001, "weighted", "nothing"),
+    ("softmax", "float32", 9001, "weighted", "a scale"),
     ("log_softmax", "bfloat16", 1000, "weighted", "nothing"),
     ("log_softmax", "bfloat16", 1000, "converted", "nothing"),
+    ("log_softmax", "bfloat16", 4000, "weighted", "nothing"),
     ("log_softmax", "bfloat16", 2048, "weighted", "a bias"),
     ("log_softmax", "float32", 520, "weighted", "a bias"),
 )
