@@ -102,11 +102,11 @@ def affine_of(result: Any, axis: int, functions: Any) -> Affine | None:
         scale = scale_within(result, functions)
         if logits is not None:
             return Affine(logits, scale or 1.0)
-        if scale is None:
-            return None
-        logits, bias = result.owner.operands
-        dtypes = {v.type.element_type for v in (logits, bias, result)}
-        return Affine(logits, scale, bias, tuple(shape_of(bias))) if len(dtypes) == 1 else None
+        operands = list(result.owner.operands)
+        dtypes = {v.type.element_type for v in (result, *operands)}
+        if scale is None or len(operands) != 2 or len(dtypes) != 1:
+            return None  # it converts, or is of other terms
+        return Affine(operands[0], scale, operands[1], tuple(shape_of(operands[1])))
     if logits is None:
         return None
     if is_of_product(logits, functions):

@@ -570,6 +570,21 @@ def unwritten(mesh, name, dtype, columns, read, before) -> list:
     return [[kernels(hlo), count_calls(hlo)] for hlo in programs]
 
 
+def loaded(mesh) -> list:
+    """Calls of both passes of log-softmax: a kernel loads 16 bits, which are float32 for it."""
+    x = jax.ShapeDtypeStruct((ROWS, 65), "bfloat16", sharding=NamedSharding(mesh, P()))
+
+    def both_passes(x, g):
+        def f(x):
+            return jax_softmax.log_softmax(x.astype("float32")).astype(x.dtype)
+
+        y, pull_back = jax.vjp(f, x)
+        return y, pull_back(g)[0]
+
+    hlo = compiled(both_passes, x, x)
+    return [count_calls(hlo), count_calls(hlo, "log_softmax")]
+
+
 def returned(mesh) -> list:
     """The calls of a loss that returns its log-softmax too, and whether XLA looks for maxima."""
     x = jax.ShapeDtypeStruct((ROWS, 1000), "float32", sharding=NamedSharding(mesh, P()))
@@ -608,6 +623,7 @@ def main() -> None:
     programs |= {f"reread, {case}": reread(meshes[1], *case) for case in REREAD}
     programs |= {f"unwritten, {case}": unwritten(meshes[1], *case) for case in UNWRITTEN}
     programs["returned"] = returned(meshes[1])
+    programs["loaded"] = loaded(meshes[1])
     programs["constrained"] = {n: constrained(meshes[n]) for n in DEVICES}
     programs |= {
         f"{way} of {dtype} on {n}": scaled(meshes[n], way, dtype) for way, dtype, n in SCALED

@@ -196,6 +196,10 @@ def test_a_log_softmax_that_is_reduced_is_in_no_memory(columns, programs):
     assert made["temporaries"] < 0.25  # two values for each row, and sums
 
 
+def test_what_a_kernel_made_of_16_bits_is_read_by_xlas_derivative(programs):
+    assert programs["loaded"] == [1, 1]
+
+
 def test_a_result_that_is_returned_too_is_of_the_same_pairs(programs):
     assert programs["returned"] == [1, 1, False]
 
