@@ -37,7 +37,7 @@ from ._neighbours import (
     logits_within,
     of_pairs,
 )
-from ._operations import is_made_of
+from ._operations import is_made_of, name_of
 from ._reference import (
     FEWEST_OF_PARTS,
     ONE_KERNEL,
@@ -643,48 +643,50 @@ def _made_as_read(
         comes_back=is_made_of(operands[1], result, unknown=False),
         fused=bool(is_fused(operands[1], functions)),
     )
-    terms, types = [found.logits], [aval]
-    of_result = partial(ctx.replace, avals_in=types, avals_out=[aval])  # for each lowering
     request = {"op": op, "axis": axis, "dtype": dtype, "scale": found.scale}
     by_call = {"strategy": "auto", "batch_invariant": True}
+    types = [aval] if found.bias is None else [aval, aval.update(shape=found.bias_shape)]
+    if maker == "kernel" and len(types) == 2:
+        maker = maker if _takes_bias(types, here=here, **by_call, **request) else None
+    if maker is None:
+        return operands
+    of_result = partial(ctx.replace, avals_in=types, avals_out=[aval])  # for each lowering
     with mlir.ir.InsertionPoint(result.owner):
+        terms = [found.logits]
         if found.bias is not None:
             terms.append(reshaped(found.bias, found.bias_shape))
-            types.append(aval.update(shape=found.bias_shape))
         if maker == "pairs":
             (made,) = _lower_by_pairs(of_result(), terms, **request)
-        elif maker == "kernel" and found.bias is None:
-            (made,) = _lower_last(of_result(), *terms, **by_call, **request)
-        elif maker == "kernel" and _takes_bias(types, here=here, **by_call, **request):
-            (made,) = _lower_biased(of_result(), *terms, **by_call, **request)
         elif maker == "xla":
             narrowed = is_narrowed(found.logits, functions)
             (made,) = _lower_plain(of_result(), *terms, narrowed=narrowed, **request)
         else:
-            return operands
+            lower = _lower_last if found.bias is None else _lower_biased
+            (made,) = lower(of_result(), *terms, **by_call, **request)
     if maker == "pairs" and not by_kernel:
         _make_like(result, made)
         return operands
     result.replace_all_uses_with(made)
     if maker == "kernel":
         with mlir.ir.InsertionPoint(result.owner):
-            unchanged = mlir.lower_fun(_unchanged, multiple_results=False)
+            unchanged = mlir.lower_fun(partial(_unchanged, op=op), multiple_results=False)
             _make_like(result, *unchanged(ctx.replace(avals_in=[aval], avals_out=[aval]), made))
     return [made if v == result else v for v in operands]
 
 
 def _make_like(result: Any, other: Any) -> None:
     """Has what made an array read what an operation of its kind, which is erased, does."""
+    assert name_of(result.owner) == name_of(other.owner)
     for number, operand in enumerate(other.owner.operands):
         result.owner.operands[number] = operand
     other.owner.erase()
 
 
-def _unchanged(y: jax.Array) -> jax.Array:
-    """By the last operation of softmax, or of 16 bits of log-softmax, in plain JAX."""
-    return (
-        y / jnp.ones((), y.dtype) if y.dtype.itemsize > 2 else y.astype("float32").astype(y.dtype)
-    )
+def _unchanged(y: jax.Array, *, op: str) -> jax.Array:
+    """By the last operation of that in plain JAX, of what kernels write of what is reduced."""
+    if y.dtype.itemsize == 2:
+        return y.astype("float32").astype(y.dtype)
+    return y / jnp.ones((), y.dtype) if op == "softmax" else y - jnp.zeros((), y.dtype)
 
 
 def fastest(

@@ -1170,9 +1170,20 @@ def test_the_rule_sees_what_makes_a_cotangent(name, kind):
 
 @pytest.mark.usefixtures("cpu_has_the_rule")
 @pytest.mark.parametrize(
-    "name, dtype", [("softmax", "float32"), ("softmax", "float16"), ("log_softmax", "float16")]
+    "name, dtype, biased",
+    [
+        ("softmax", "float32", False),
+        ("softmax", "float32", True),
+        ("softmax", "float16", False),
+        ("softmax", "float16", True),
+        ("log_softmax", "float32", True),
+        ("log_softmax", "float16", False),
+        ("log_softmax", "float16", True),
+    ],
 )
-def test_what_reads_a_result_after_its_derivative_has_what_was_written(name, dtype, monkeypatch):
+def test_what_reads_a_result_after_its_derivative_has_what_was_written(
+    name, dtype, biased, monkeypatch
+):
     lower_last = _lowering._lower_last
 
     def lowered(*args, scale, **request):
@@ -1181,19 +1192,21 @@ def test_what_reads_a_result_after_its_derivative_has_what_was_written(name, dty
 
     monkeypatch.setattr(_lowering, "_lower_last", lowered)
 
-    def reads(f, x):
-        y, pull_back = jax.vjp(f, x)
+    def reads(f, x, b):
+        y, pull_back = jax.vjp(lambda x: f(x + b if biased else x), x)
         of_squares = jnp.square(y).mean(1), pull_back(2 * y)[0]
         return y, y.argmax(1), *of_squares, pull_back(3 * y)[0]
 
-    x = (np.random.default_rng(0).normal(size=(1024, 256))).astype(dtype)
+    rng = np.random.default_rng(0)
+    operands = [rng.normal(size=shape).astype(dtype) for shape in ((1024, 256), (256,))]
     program = functools.partial(reads, getattr(jax_softmax, name))
-    assert count_calls(compiled(program, x), name) == 1
-    y, largest, *got = jax.jit(program)(x)
+    assert count_calls(compiled(program, *operands), f"masked_{name}" if biased else name) == 1
+    y, largest, *got = jax.jit(program)(*operands)
     np.testing.assert_array_equal(largest, np.argmax(y, 1))
-    wide, *want = jax.jit(functools.partial(reads, getattr(jax.nn, name)))(x.astype("float32"))
+    wide = [v.astype("float32") for v in operands]
+    of_wide, *want = jax.jit(functools.partial(reads, getattr(jax.nn, name)))(*wide)
     eps = float(jnp.finfo(dtype).eps)
-    for a, b in zip((y, *got), (wide, *want[1:]), strict=True):
+    for a, b in zip((y, *got), (of_wide, *want[1:]), strict=True):
         np.testing.assert_allclose(a, b, rtol=20 * eps, atol=20 * eps * abs(b).max())
 
 

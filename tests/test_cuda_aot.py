@@ -1,5 +1,6 @@
 """Programs for one and two H200s, compiled without one: nothing but the calls runs."""
 
+import fcntl
 import importlib.metadata
 import json
 import os
@@ -47,9 +48,22 @@ def missing() -> str | None:
 
 
 @pytest.fixture(scope="module")
-def programs():
+def programs(tmp_path_factory):
+    """Compiled by the first process that asks, where several share the tests."""
     if reason := missing():
         pytest.skip(reason)
+    root = tmp_path_factory.getbasetemp()
+    root = root.parent if "PYTEST_XDIST_WORKER" in os.environ else root
+    with (root / "programs.json").open("a+") as shared:
+        fcntl.flock(shared, fcntl.LOCK_EX)
+        shared.seek(0)
+        if not (made := shared.read()):
+            made = _compiled()
+            shared.write(made)
+    return json.loads(made)
+
+
+def _compiled() -> str:
     done = subprocess.run(
         [sys.executable, SCRIPT],
         capture_output=True,
@@ -58,7 +72,7 @@ def programs():
         env=os.environ | {"JAX_PLATFORMS": "cpu", "JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1"},
     )
     assert done.returncode == 0, done.stderr[-4000:]
-    return json.loads(done.stdout)
+    return done.stdout
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -182,8 +196,7 @@ def test_a_result_that_is_reduced_is_written_once_and_read_again(case, programs)
 
 @pytest.mark.parametrize("case", UNWRITTEN, ids=str)
 def test_a_result_that_is_read_by_element_is_made_where_it_is_read(case, programs):
-    ours, by_xla = programs[f"unwritten, {case}"]
-    assert ours == by_xla and by_xla[1] == 0
+    assert programs[f"unwritten, {case}"] == [2, 0]
 
 
 @pytest.mark.parametrize("columns", DIFFERENTIATED)
