@@ -41,17 +41,24 @@ class Affine(NamedTuple):
 
 
 def affine_before(
-    operand: Any, axis: int, functions: Any, *, explicit: bool, biased: bool
+    operand: Any,
+    axis: int,
+    functions: Any,
+    *,
+    explicit: bool,
+    biased: bool,
+    readers: float = 0,
 ) -> Affine:
     """What made an array, of arrays of its dtype; nothing of it where that is nothing of the kind.
 
-    Nor where something else has read a product or sum before: it is in memory then. A bias only if
-    it is `biased`, and has columns along that axis. `explicit` is for a mesh whose operations each
-    have a constraint behind them, their type's; any other one is the user's.
+    Nor where more than so many `readers` have read a product or sum before: it is in memory then. A
+    bias only if it is `biased`, and has columns along that axis. `explicit` is for a mesh whose
+    operations each have a constraint behind them, their type's; any other one is the user's.
     """
-    found = _bias_before(operand, axis, functions, 0) if biased else None
+    found = _bias_before(operand, axis, functions, readers) if biased else None
     product = found.logits if found else operand
-    scale, logits = _scale_before(product, 1 if found else 0, explicit) or (1.0, product)
+    more = 1 if found else 0  # which is the sum
+    scale, logits = _scale_before(product, readers + more, explicit) or (1.0, product)
     found = found or Affine(operand)
     return found._replace(scale=scale, logits=logits)
 
@@ -111,10 +118,7 @@ def affine_of(result: Any, axis: int, functions: Any) -> Affine | None:
         return None
     if is_of_product(logits, functions):
         return Affine(logits)
-    found = _bias_before(logits, axis, functions, math.inf)
-    product = found.logits if found else logits
-    scale, source = _scale_before(product, math.inf, False) or (1.0, product)
-    return (found or Affine(logits))._replace(scale=scale, logits=source)
+    return affine_before(logits, axis, functions, explicit=False, biased=True, readers=math.inf)
 
 
 def _scale_before(operand: Any, readers: float, explicit: bool) -> tuple[float, Any] | None:

@@ -84,13 +84,6 @@ class Rows(NamedTuple):
 Kinds = dict[Any, tuple[Rows, ...]]  # by the op, and the bytes of an element
 
 
-class Written(NamedTuple):
-    """So many columns; of rows that are whole vectors alone, or of any."""
-
-    columns: range
-    whole: bool
-
-
 class Slabs(NamedTuple):
     """Neighbours that blocks keep all together, one stretch of memory for each.
 
@@ -196,7 +189,7 @@ class Rule(NamedTuple):
     # (benchmarks/results/h200-graph-reduced.json; of odd float32 rows 0.66 to 1.01 of XLA's,
     # h200-graph-reduced-odd.json, and after a bias 0.17 to 1.03, 0.65 in geometric mean,
     # h200-graph-reduced-biased.json).
-    reduced: dict[tuple[str, int], Written]
+    reduced: Kinds
     # The same of any result that a kernel wrote: the fewest columns of rows that are no whole
     # vectors. Where the kernel multiplied, XLA's derivative does too, of all.
     reread: dict[tuple[str, int], float]
@@ -381,10 +374,10 @@ RULES = {
         pairs={"softmax": Longer(14_000, 2**7), "log_softmax": Longer(ONE_KERNEL, 0)},
         pairs_read={("log_softmax", 4): Read(reduced=9, elements=2**9, picked=1000)},
         reduced={
-            ("softmax", 2): Written(range(16, ONE_KERNEL + 1), whole=True),
-            ("softmax", 4): Written(range(2**7 + 1, ONE_KERNEL + 1), whole=False),
-            ("log_softmax", 2): Written(range(2**7 + 1, ONE_KERNEL + 1), whole=True),
-            ("log_softmax", 4): Written(range(2**6 + 1, ONE_KERNEL + 1), whole=False),
+            ("softmax", 2): (Rows(range(16, ONE_KERNEL + 1, 8)),),
+            ("softmax", 4): (Rows(range(2**7 + 1, ONE_KERNEL + 1)),),
+            ("log_softmax", 2): (Rows(range(2**7 + 8, ONE_KERNEL + 1, 8)),),
+            ("log_softmax", 4): (Rows(range(2**6 + 1, ONE_KERNEL + 1)),),
         },
         unwritten={
             ("apart", "elements"): {
@@ -658,22 +651,20 @@ def made_as_read(
     if rule is None:
         return None
     case, columns = (op, dtype.itemsize), shape[axis]
-    rows, whole = math.prod(shape) // columns, columns * dtype.itemsize % 16 == 0
-    read = rule.pairs_read.get(case)
+    rows, read = math.prod(shape) // columns, rule.pairs_read.get(case)
     if read and before == "apart" and rows > columns // rule.split_columns:  # one block has each
         if by_kernel and "picked" in how:
             of_pairs = columns >= read.picked
         elif by_kernel or "reduced" in how:
             of_pairs = columns >= read.reduced
         else:
-            of_pairs = columns >= read.elements and whole
+            of_pairs = columns >= read.elements and columns * dtype.itemsize % 16 == 0
         if of_pairs:
             return "pairs"
-    if not by_kernel and comes_back and "reduced" in how:
-        written = rule.reduced.get(case) if before else None
-        if written and columns in written.columns and (whole or not written.whole):
-            return "kernel"
-    if not by_kernel or not fused or len(how) != 1 or (multiplied and before != "apart"):
+    if not by_kernel:
+        reduced = before and comes_back and "reduced" in how
+        return "kernel" if reduced and _any_have(rule.reduced, case, columns) else None
+    if not fused or len(how) != 1 or (multiplied and before != "apart"):
         return None
     within = "multiplied" if multiplied else "apart" if before == "apart" else "fused"
     (alone,) = how
@@ -701,7 +692,7 @@ def reads_operand(
     batch_invariant: bool | None,
 ) -> bool:
     """Whether XLA's code anywhere may make a derivative that is `op` of what the result is of."""
-    case, columns = (op, max(dtype.itemsize, output_dtype.itemsize)), shape[axis]
+    case, columns = (op, dtype.itemsize), shape[axis]
     for platform, rule in RULES.items():
         longer = isinstance(columns, int) and _any_have(rule.of_operand, case, columns)
         problem = op, shape, axis, dtype, output_dtype, platform
@@ -837,8 +828,8 @@ def choose(
     fused = around in ("fused", "narrowed")
     singly = last and same and _any_have(rule.singly, case, columns)
     why_singly = "rows that are no whole vectors: XLA reads them singly"
-    stored = derivative and around is None and last and same
-    if derivative and (singly or (stored and _any_have(rule.singly_in_both, case, columns))):
+    in_both = last and same and _any_have(rule.singly_in_both, case, columns)
+    if derivative and (singly or (in_both and around is None)):
         return Choice(platform, why_singly)
     if most and derivative and (fused or around == "scaled"):
         too_empty = rule.fused_filled if fused else rule.scaled_filled
@@ -874,7 +865,7 @@ def choose(
         if fuses and alone_forward and _any_have(rule.together, converted, columns):
             return Choice("xla", "XLA fuses it with what comes before, and reads some at a time")
         return Choice(platform, why_singly)
-    singly |= differentiated and same and _any_have(rule.singly_in_both, case, columns)
+    singly |= differentiated and in_both
     if singly and apart and not (multiplied and differentiated):
         return Choice(platform, why_singly)
     too_empty = (rule.fused_filled if fused else rule.filled).get(case, 0)

@@ -580,7 +580,7 @@ def _lower_plain(
     """The same, maybe without a bias, in plain JAX: of logits as a program makes them."""
     reference: Reference = softmax
     if op == "log_softmax":
-        reference = partial(log_softmax, in_pairs=True, narrowed=narrowed)
+        reference = partial(log_softmax, narrowed=narrowed)
 
     def plain(x: jax.Array, *bias: jax.Array) -> jax.Array:
         z = x if scale == 1 else (scale * x.astype(compute_dtype(x.dtype))).astype(x.dtype)
@@ -646,23 +646,22 @@ def _made_as_read(
     request = {"op": op, "axis": axis, "dtype": dtype, "scale": found.scale}
     by_call = {"strategy": "auto", "batch_invariant": True}
     types = [aval] if found.bias is None else [aval, aval.update(shape=found.bias_shape)]
-    if maker == "kernel" and len(types) == 2:
-        maker = maker if _takes_bias(types, here=here, **by_call, **request) else None
-    if maker is None:
+    adds = maker == "kernel" and found.bias is not None
+    if maker is None or (adds and not _takes_bias(types, here=here, **by_call, **request)):
         return operands
-    of_result = partial(ctx.replace, avals_in=types, avals_out=[aval])  # for each lowering
+    of_terms = ctx.replace(avals_in=types, avals_out=[aval])
     with mlir.ir.InsertionPoint(result.owner):
         terms = [found.logits]
         if found.bias is not None:
             terms.append(reshaped(found.bias, found.bias_shape))
         if maker == "pairs":
-            (made,) = _lower_by_pairs(of_result(), terms, **request)
+            (made,) = _lower_by_pairs(of_terms, terms, **request)
         elif maker == "xla":
             narrowed = is_narrowed(found.logits, functions)
-            (made,) = _lower_plain(of_result(), *terms, narrowed=narrowed, **request)
+            (made,) = _lower_plain(of_terms, *terms, narrowed=narrowed, **request)
         else:
-            lower = _lower_last if found.bias is None else _lower_biased
-            (made,) = lower(of_result(), *terms, **by_call, **request)
+            lower = _lower_biased if adds else _lower_last
+            (made,) = lower(of_terms, *terms, **by_call, **request)
     if maker == "pairs" and not by_kernel:
         _make_like(result, made)
         return operands

@@ -541,7 +541,7 @@ def reread(mesh, name, dtype, columns, biased) -> dict:
 
     # That nothing is made anew of the logits.
     reduced = compiled(functools.partial(both_passes, lambda y: y.sum(-1)), x, g)
-    programs = [reduced, compiled(with_result, x)]
+    programs = reduced, compiled(with_result, x)
     once = [count_calls(hlo, op) == 1 and "maximum(" not in hlo for hlo in programs]
     elements = compiled(functools.partial(both_passes, lambda y: y), x, x)
     others = [count_calls(hlo, op) for hlo in (elements, compiled(of_other, x, x))]

@@ -1205,8 +1205,12 @@ def test_what_reads_a_result_after_its_derivative_has_what_was_written(
     np.testing.assert_array_equal(largest, np.argmax(y, 1))
     wide = [v.astype("float32") for v in operands]
     of_wide, *want = jax.jit(functools.partial(reads, getattr(jax.nn, name)))(*wide)
+    _assert_alike((y, *got), (of_wide, *want[1:]), dtype)
+
+
+def _assert_alike(got, want, dtype):
     eps = float(jnp.finfo(dtype).eps)
-    for a, b in zip((y, *got), (of_wide, *want[1:]), strict=True):
+    for a, b in zip(got, want, strict=True):
         np.testing.assert_allclose(a, b, rtol=20 * eps, atol=20 * eps * abs(b).max())
 
 
@@ -1252,9 +1256,7 @@ def test_what_is_read_by_element_is_made_where_it_is_read(case):
     got = jax.jit(functools.partial(by_element, ours))(*operands)
     wide = [v.astype("float32") for v in operands]
     want = jax.jit(functools.partial(by_element, theirs))(*wide)
-    eps = float(jnp.finfo(dtype).eps)
-    for a, b in zip(got, want, strict=True):
-        np.testing.assert_allclose(a, b, rtol=20 * eps, atol=20 * eps * abs(b).max())
+    _assert_alike(got, want, dtype)
 
 
 @pytest.mark.usefixtures("cpu_has_the_rule")
