@@ -195,10 +195,21 @@ class Rule(NamedTuple):
     reread: dict[tuple[str, int], float]
     # And what XLA's code makes in place of a kernel, where it has it within a derivative's too: by
     # what it would fuse of what made the logits, nothing ("apart") or a product with a number at
-    # most ("multiplied"), or more ("fused"), and how alone the result is read. It is neither
-    # written nor read then: 0.50 to 1.04 of the time (h200-graph-unwritten.json). After a scale XLA
-    # makes three kernels of softmax that is mostly padding, which took up to 1.5 times as long.
+    # most ("multiplied"), or more ("fused"), and how the result is read, that is reduced and comes
+    # back ("again") or by each of its ways. It is neither written nor read then: 0.50 to 1.04 of
+    # the time (h200-graph-unwritten.json, -elements.json). After a scale XLA makes three kernels of
+    # softmax that is mostly padding, which took up to 1.5 times as long.
     unwritten: dict[tuple[str, str], Kinds]
+    # The same of what reduces a result across its rows, which XLA has not in one kernel with these,
+    # whatever the tangent is made of.
+    across: Kinds
+    # Results that a kernel wrote, by the first of these ways that XLA's code has read them in,
+    # whose derivative is XLA's, with what made the tangent. It takes 0.84 to 0.98 of the time of a
+    # kernel's, which that is written for, in 16 bits, where rows are even or nothing is reduced,
+    # for a sum across rows 0.64 to 0.80, and of odd float32 rows 0.75 to 1.05, but of a plain sum
+    # 1.2. Of a cast alone, of shorter float32 rows and odd ones of 16 bits that are reduced it
+    # takes 1.03 to 1.66 times as long (h200-graph-readers.json).
+    stored: dict[str, Kinds]
     # Longer rows whose derivative XLA's code makes of the operand, fused with neighbours, as of all
     # where its code is the faster one without any. Of the result it is two kernels: 3,504 to 4,096
     # columns of log-softmax in 16 bits with a product by element or a cast behind take 0.66 to 0.81
@@ -255,6 +266,9 @@ class Rule(NamedTuple):
     # what comes before it, and a derivative with what comes after it alone.
     fused_filled: dict[tuple[str, int], float]
     scaled_filled: dict[tuple[str, int], float]
+    # The same whatever they fill, where wider logits are "narrowed": between float32 and back 0.83
+    # to 0.86 of the time (h200-graph-elements.json), with a product by element behind 0.66 to 0.77.
+    rounded: Kinds
     # Without anything that XLA may fuse before them, forward, more of them are the kernels': as
     # fast in geometric mean over all that may follow, or faster.
     apart: Kinds
@@ -266,11 +280,12 @@ class Rule(NamedTuple):
     # (-singly-both.json): of 65 to 79 columns both take 0.53 to 1.09 of the time, and 1.18 to 1.22
     # with a bias before and a product by element behind (-singly-sums.json).
     singly: Kinds
-    # More of them where there is a derivative, and nothing multiplies the logits: 0.64 to 0.94 of
-    # the time, but 1.2 to 1.4 times as long where what follows is element by element. Derivatives
-    # of those are the kernels' then, too, unless XLA knows more of the result than that it is in
-    # memory: with a cast behind 107 to 357 columns take 0.75 to 0.86 of the time
-    # (-singly-default.json, and by this rule h200-graph-unwritten.json).
+    # More of them where there is a derivative, and nothing multiplies the logits: 0.60 to 1.00 of
+    # the time with nothing or a product behind (-singly-longer.json), but up to 2 times as long
+    # where that is element by element, which is `unwritten` then. Derivatives of those are the
+    # kernels', too, unless XLA knows more of the result than that it is in memory: with a cast
+    # behind 107 to 357 columns take 0.75 to 0.86 of the time (-singly-default.json, and by this
+    # rule h200-graph-unwritten.json), with picked and smoothed labels others 0.6 to 0.9.
     singly_in_both: Kinds
     # Scores, which a matrix product made and what follows mostly does not fuse with: another one,
     # as in attention, or nothing. With both the kernels take 0.82 to 1.00 of the time, products
@@ -324,6 +339,12 @@ FAMILIES = {
     "absmax": ("absmax",),
 }
 FAMILY = {op: family for family, ops in FAMILIES.items() for op in ops}
+
+# Rows of log-softmax that are no whole vectors, and XLA's where there is no derivative.
+ODD_LOG_ROWS = (Rows(range(9, 2**9, 2), least=0.75), Rows(range(2**9 + 1, ONE_KERNEL + 1, 2)))
+
+# Rows of 16 bits that are whole vectors.
+WHOLE_NARROW_ROWS = {(op, 2): (Rows(range(2**6, ONE_KERNEL + 1, 8)),) for op in FORWARD}
 
 # Platforms without a rule run their kernels.
 RULES = {
@@ -383,18 +404,28 @@ RULES = {
             ("apart", "elements"): {
                 ("softmax", 2): (
                     Rows(range(52, ONE_KERNEL + 1, 2), least=0.63),
+                    Rows(range(5800, 6001, 4)),
                     Rows(range(6001, 2**13, 2)),
+                    Rows(range(6002, 2**13, 4)),
+                    Rows(range(10_501, 2**14, 2)),
                 ),
                 ("softmax", 4): (
-                    Rows(range(83, 2**7, 2), less=0.83),
-                    Rows(range(2**7 + 1, 2**8, 2), less=0.7),
-                    Rows(range(263, 2**9, 2), less=0.7),
+                    Rows(range(83, 2**8, 2)),
+                    Rows(range(263, 2**14, 2)),
                     Rows(range(ONE_KERNEL + 1, 2**13)),
-                    Rows(range(2**13 + 1, 2**14, 2)),
                 ),
                 ("log_softmax", 2): (Rows(range(2**9, ONE_KERNEL + 1, 8), least=0.6),),
+                ("log_softmax", 4): ODD_LOG_ROWS,
             },
+            ("apart", "again"): {("softmax", 4): (Rows(range(65, 2**7, 2), least=0.85),)},
             ("apart", "converted"): {
+                ("softmax", 4): (
+                    Rows(range(65, 2**7, 2), least=0.85),
+                    Rows(range(2**7 + 1, 2**8, 2), least=0.55),
+                    Rows(range(257, 2**9, 2), least=0.7),
+                    Rows(range(2**9 + 1, ONE_KERNEL + 1, 2)),
+                ),
+                ("log_softmax", 4): ODD_LOG_ROWS,
                 ("log_softmax", 2): (
                     Rows(range(2**9, 2**11 + 1, 8), least=0.6),
                     Rows(range(2**11, ONE_KERNEL + 1, 8), least=0.8),
@@ -403,7 +434,10 @@ RULES = {
             ("multiplied", "elements"): {
                 ("softmax", 2): (
                     Rows(range(52, ONE_KERNEL + 1, 2), least=0.76),
+                    Rows(range(5800, 6001, 4)),
                     Rows(range(6001, 2**13, 2)),
+                    Rows(range(6002, 2**13, 4)),
+                    Rows(range(10_501, 2**14, 2)),
                 ),
                 ("softmax", 4): (
                     Rows(range(ONE_KERNEL + 1, 2**13), least=0.53),
@@ -415,7 +449,9 @@ RULES = {
                 ("softmax", 2): (
                     Rows(range(52, 2**9, 2), least=0.63),
                     Rows(range(1002, ONE_KERNEL + 1, 2), least=0.9),
+                    Rows(range(5400, 6001, 4)),
                     Rows(range(6001, 2**13, 2)),
+                    Rows(range(6002, 2**13, 4)),
                 ),
                 ("softmax", 4): (
                     Rows(range(ONE_KERNEL + 1, 2**13), least=0.53),
@@ -424,6 +460,19 @@ RULES = {
                 ("log_softmax", 2): (Rows(range(84, ONE_KERNEL + 1, 2), least=0.6),),
                 ("log_softmax", 4): (Rows(range(2**9, 2000, 4)),),
             },
+        },
+        across=WHOLE_NARROW_ROWS,
+        stored={
+            "across": {
+                **WHOLE_NARROW_ROWS,
+                ("softmax", 4): (Rows(range(2**8 + 1, ONE_KERNEL + 1, 2)),),
+            },
+            "reduced": {
+                ("softmax", 2): (Rows(range(66, ONE_KERNEL + 1, 2)),),
+                ("softmax", 4): (Rows(range(2**9 + 1, ONE_KERNEL + 1, 2)),),
+            },
+            "converted": {},
+            "elements": {("softmax", 2): (Rows(range(65, ONE_KERNEL + 1)),)},
         },
         of_operand=dict.fromkeys(
             [(op, 2) for op in LOG_DERIVATIVES], (Rows(range(2**11, ONE_KERNEL + 1, 8), least=0.8),)
@@ -501,6 +550,7 @@ RULES = {
         },
         fused_filled={("softmax_tangent", 2): 0.55},
         scaled_filled={("softmax_tangent", 2): 0.8},
+        rounded={("softmax_tangent", 2): (Rows(range(68, ONE_KERNEL + 1, 4)),)},
         apart={
             ("softmax", 2): (Rows(range(256, ONE_KERNEL + 1), less=0.55),),
             ("log_softmax", 2): (Rows(range(512, ONE_KERNEL + 1), less=0.99),),
@@ -509,14 +559,10 @@ RULES = {
             ("softmax", 4): (Rows(range(17, 2**9, 2), less=0.55),),
             ("softmax_tangent", 4): (Rows(range(65, 2**7, 2), less=0.64),),
         },
-        singly_in_both=dict.fromkeys(
-            [(op, 4) for op in SOFTMAX],
-            (
-                Rows(range(65, 2**7, 2), less=0.85),
-                Rows(range(2**7 + 1, 2**8, 2), less=0.55),
-                Rows(range(257, 2**9, 2), less=0.7),
-            ),
-        ),
+        singly_in_both={
+            **dict.fromkeys([(op, 4) for op in SOFTMAX], (Rows(range(65, ONE_KERNEL + 1, 2)),)),
+            **dict.fromkeys([(op, 4) for op in LOG_SOFTMAX], ODD_LOG_ROWS),
+        },
         scores={
             ("softmax", 2): (
                 Rows(range(2**6, 2**9), less=0.8),
@@ -651,25 +697,28 @@ def made_as_read(
     if rule is None:
         return None
     case, columns = (op, dtype.itemsize), shape[axis]
+    within = "multiplied" if multiplied else "apart" if before == "apart" else "fused"
+    fuses = by_kernel and fused and not (multiplied and before != "apart")
+    again = comes_back and "reduced" in how
+    made = [rule.unwritten.get((within, way), {}) for way in ({"again"} if again else how)]
+    if fuses and all(_any_have(kinds, case, columns) for kinds in made):
+        return "xla"
     rows, read = math.prod(shape) // columns, rule.pairs_read.get(case)
     if read and before == "apart" and rows > columns // rule.split_columns:  # one block has each
+        whole = columns * dtype.itemsize % 16 == 0
         if by_kernel and "picked" in how:
-            of_pairs = columns >= read.picked
+            of_pairs = columns >= read.picked and whole
         elif by_kernel or "reduced" in how:
             of_pairs = columns >= read.reduced
         else:
-            of_pairs = columns >= read.elements and columns * dtype.itemsize % 16 == 0
+            of_pairs = columns >= read.elements and whole
         if of_pairs:
             return "pairs"
-    if not by_kernel:
-        reduced = before and comes_back and "reduced" in how
-        return "kernel" if reduced and _any_have(rule.reduced, case, columns) else None
-    if not fused or len(how) != 1 or (multiplied and before != "apart"):
+    if by_kernel:
         return None
-    within = "multiplied" if multiplied else "apart" if before == "apart" else "fused"
-    (alone,) = how
-    kinds = rule.unwritten.get((within, alone), {})
-    return "xla" if _any_have(kinds, case, columns) else None
+    of_kernel = again and _any_have(rule.reduced, case, columns)
+    of_kernel |= "across" in how and _any_have(rule.across, case, columns)
+    return "kernel" if before and of_kernel else None
 
 
 def _rule_of_last(
@@ -694,9 +743,11 @@ def reads_operand(
     """Whether XLA's code anywhere may make a derivative that is `op` of what the result is of."""
     case, columns = (op, dtype.itemsize), shape[axis]
     for platform, rule in RULES.items():
-        longer = isinstance(columns, int) and _any_have(rule.of_operand, case, columns)
+        # Neighbours make these XLA's.
+        some = (rule.of_operand, rule.singly_in_both)
+        fused = isinstance(columns, int) and any(_any_have(kinds, case, columns) for kinds in some)
         problem = op, shape, axis, dtype, output_dtype, platform
-        around = "fused" if longer else None
+        around = "fused" if fused else None
         choice = choose(*problem, batch_invariant=batch_invariant, around=around)
         if choice.implementation == "xla":
             return True
@@ -716,6 +767,21 @@ def rereads(
         return False
     last = math.prod(shape[axis + 1 :]) == 1
     return last and (multiplied or columns * dtype.itemsize % 16 == 0 or columns >= least)
+
+
+def reads_stored(
+    op: str, shape: tuple[Any, ...], axis: int, dtype: Any, platform: str, *, how: Collection[str]
+) -> bool:
+    """Whether XLA's derivative reads a result of `op` that a kernel wrote, whatever is made of it.
+
+    XLA may have what made its tangent within it, and it is known `how` its code reads the result.
+    """
+    columns, kinds = shape[axis], RULES[platform].stored
+    if not isinstance(columns, int) or math.prod(shape[axis + 1 :]) != 1:
+        return False
+    most = next((way for way in kinds if way in how), None)
+    some = most is not None and _any_have(kinds[most], (op, dtype.itemsize), columns)
+    return some or columns > ONE_KERNEL
 
 
 def choose(
@@ -749,9 +815,9 @@ def choose(
     derivative, only what is made of it; either, that XLA's code made the result. "stored": a kernel
     made a derivative's result, and XLA may have more within its own code than it would write and
     read for a kernel; with "apart", nothing of the tangent's, with "again", what is made of that
-    result. "apart": there is no such thing, forward or around a derivative. Forward, "narrowed":
-    what is "fused" reads 32 bits or more, and the operand has 16; "product": it is "apart", and a
-    matrix product made the operand, maybe times a number.
+    result. "apart": there is no such thing, forward or around a derivative. "narrowed": what is
+    "fused" reads 32 bits or more to make the logits, which have 16. Forward, "product": it is
+    "apart", and a matrix product made the operand, maybe times a number.
     """
     rule = RULES.get(platform)
     if is_short(op, shape[axis], platform):
@@ -833,7 +899,8 @@ def choose(
         return Choice(platform, why_singly)
     if most and derivative and (fused or around == "scaled"):
         too_empty = rule.fused_filled if fused else rule.scaled_filled
-        if filled(columns) >= too_empty.get(case, 0):
+        rounded = around == "narrowed" and _any_have(rule.rounded, case, columns)
+        if rounded or filled(columns) >= too_empty.get(case, 0):
             return Choice("xla", "XLA fuses it with its neighbours")
     across = rule.fused_across.get(case) if same else None
     if fused and across is not None and (columns > most if last else columns >= across):

@@ -111,9 +111,9 @@ def register_seeing(
 
     Without any, and with all operands' types as they are, one of `_choice.AROUND`, or None where
     that is not known. A derivative's result is "stored" where a kernel that multiplied the logits
-    made it, so that XLA may multiply what is made of it; or any kernel, of long rows, and XLA may
-    have what made the tangent within its own code; or any kernel, and that is what was made of the
-    result.
+    made it, so that XLA may multiply what is made of it; or any kernel, and XLA may have what made
+    the tangent within its own code, which was made of the result, or by `_choice.reads_stored` is
+    no conversion.
 
     Kernels on a GPU multiply logits by `seen.scale`, and add a bias to them if `seen.biased`, where
     nothing is converted, and these are of no matrix product: what they were made of is one operand
@@ -402,16 +402,18 @@ def _seen_around(
     picked = op == "log_softmax" and not narrow and is_scattered(tangent, functions)
     if scale not in (None, 1) and not picked:
         return "stored apart" if fused is False else "stored"
-    columns = aval.shape[axis]
-    long = isinstance(columns, int) and columns > ONE_KERNEL and is_last(aval, axis)
-    if scale is not None and fused and long:
-        return "stored"
+    if scale is not None and fused:
+        how = how_read(result, axis, functions)
+        if _choice.reads_stored(op, aval.shape, axis, aval.dtype, here, how=how):
+            return "stored"
     logits = logits_within(result, functions)
     scaled = logits is not None and is_scaled(logits, functions)
     if fused:
         # Of 16 bits, as with a sum of squares behind softmax, XLA:GPU makes up to five kernels.
         again = narrow and is_made_of(tangent, result) and not scaled
-        return None if logits is None or again else "fused"
+        if logits is None or again:
+            return None
+        return "narrowed" if narrow and is_narrowed(logits, functions) else "fused"
     if scaled and not picked:
         return "scaled"
     # On an automatic mesh the kernel would gather an axis that may be sharded.
@@ -461,7 +463,7 @@ def _choose(
     if backend:
         return _choice.Choice(backend, "it was asked for")
     from_result = op in OF_OPERAND and len(operands) == 2
-    by_xla = around in ("fused", "scaled")  # made the result, and knows it
+    by_xla = around in ("fused", "narrowed", "scaled")  # made the result, and knows it
     case = f"masked_{op}" if zeros_are_masked or (from_result and not by_xla) else op
     case = f"selected_{op}" if selected else case
     seen = {"widened": widened, "differentiated": differentiated, "around": around}
@@ -516,6 +518,7 @@ def _lower(
             reference = partial(reference, stored=seen.made != "xla")
         elif op == "softmax_tangent":
             forms = {"stored apart": "in_one_kernel", "stored again": "again", "fused": "fused"}
+            forms |= {"narrowed": "fused"}
             if seen.made in forms:
                 reference = partial(reference, **{forms[seen.made]: True})
         backend = "xla" if choice.implementation == "xla" else backend
@@ -620,7 +623,7 @@ def _made_as_read(
     found = affine_of(result, axis, functions) if here in _choice.RULES else None
     if found is None:
         return operands
-    how = how_read(result, functions)
+    how = how_read(result, axis, functions)
     if not how:
         # As before another derivative.
         again = op == "log_softmax" and found.scale == 1 and found.bias is None

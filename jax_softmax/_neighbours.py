@@ -121,11 +121,12 @@ def _differences_from(value: Any) -> list[Any]:
     return [u.owner.results[0] for u in uses if name_of(u.owner) == "stablehlo.subtract"]
 
 
-def how_read(result: Any, functions: Any) -> set[str]:
+def how_read(result: Any, axis: int, functions: Any) -> set[str]:
     """How code reads an array that XLA may have it within.
 
-    "reduced", by "elements", "picked", or "converted" to another type. Nothing if anything else
-    does, or what picks a few of its elements alone, which is no reason not to write them.
+    "reduced", and "across" too where that is not along the axis, by "elements", "picked", or
+    "converted" to another type. Nothing if anything else does, or what picks a few of its elements
+    alone, which is no reason not to write them.
     """
     pending, made, how = [result], set(), set()  # of it, element by element
     seen, calls = set(pending), {}  # by what is called
@@ -147,6 +148,9 @@ def how_read(result: Any, functions: Any) -> set[str]:
                 new = list(reader.results)
             elif name == "stablehlo.reduce":
                 how.add("reduced")
+                along = list(reader.attributes["dimensions"])
+                if axis not in along and shape_of(value) == shape_of(result):
+                    how.add("across")
             elif name in PICKING:
                 how.add("picked")
             elif value not in made:

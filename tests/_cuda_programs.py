@@ -84,10 +84,20 @@ UNWRITTEN = (
     ("softmax", "bfloat16", 250, "weighted", "a bias"),
     ("softmax", "float32", 5001, "weighted", "nothing"),
     ("softmax", "float32", 7001, "weighted", "a scale"),
+    ("softmax", "bfloat16", 7002, "weighted", "a scale"),
+    ("softmax", "float32", 577, "converted", "nothing"),
+    ("log_softmax", "float32", 1001, "weighted", "nothing"),
     ("log_softmax", "bfloat16", 1000, "converted", "nothing"),
     ("log_softmax", "bfloat16", 4000, "weighted", "nothing"),
     ("log_softmax", "bfloat16", 2048, "weighted", "a bias"),
     ("log_softmax", "float32", 520, "weighted", "a bias"),
+)
+# What a kernel writes and XLA's derivative reads, with what makes the tangent of how it is read.
+STORED = (
+    ("softmax", "bfloat16", 264, "weighted"),
+    ("softmax", "bfloat16", 1024, "summed"),
+    ("softmax", "float16", 128, "averaged"),
+    ("log_softmax", "bfloat16", 512, "averaged"),
 )
 # Columns, and the reductions of softmax's derivative with a product by element behind it.
 REDUCED = {33: 3, 64: 4, 264: 4, 256: 3, 1000: 3}
@@ -548,6 +558,27 @@ def reread(mesh, name, dtype, columns, biased) -> dict:
     return {"once": once, "calls": count_calls(reduced), "others": others}
 
 
+def stored(mesh, name, dtype, columns, read) -> dict:
+    """Calls of both passes, and what they keep beside their results, as a part of the operand."""
+    sharding = NamedSharding(mesh, P())
+    x = jax.ShapeDtypeStruct((ROWS, columns), dtype, sharding=sharding)
+    reads = {
+        "weighted": lambda y, w: y * w,
+        "summed": lambda y, w: (y * w).sum(-1),
+        "averaged": lambda y, w: y.mean(0),
+    }
+
+    def both_passes(x, w, g):
+        value, pull_back = jax.vjp(lambda x: reads[read](getattr(jax_softmax, name)(x), w), x)
+        return value, pull_back(g)[0]
+
+    shape = {"weighted": x.shape, "summed": x.shape[:1], "averaged": x.shape[1:]}[read]
+    g = jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)
+    made = jax.jit(both_passes).lower(x, x, g).compile()
+    kept = made.memory_analysis().temp_size_in_bytes / (x.size * x.dtype.itemsize)
+    return {"calls": count_calls(made.as_text()), "kept": kept}
+
+
 def unwritten(mesh, name, dtype, columns, read, before) -> list:
     """Kernels of both passes, and calls."""
     sharding = NamedSharding(mesh, P())
@@ -567,7 +598,8 @@ def unwritten(mesh, name, dtype, columns, read, before) -> list:
         y, pull_back = jax.vjp(f, x)
         return y, pull_back(w)[0]
 
-    w = x.update(dtype="float32") if read == "converted" else x
+    other = "bfloat16" if dtype == "float32" else "float32"
+    w = x.update(dtype=other) if read == "converted" else x
     hlo = compiled(both_passes, x, b, w)
     return [kernels(hlo), count_calls(hlo)]
 
@@ -631,6 +663,7 @@ def main() -> None:
         programs["reductions"] = {n: do(reductions, one, n) for n in REDUCED}
         programs |= {f"reread, {case}": do(reread, one, *case) for case in REREAD}
         programs |= {f"unwritten, {case}": do(unwritten, one, *case) for case in UNWRITTEN}
+        programs |= {f"stored, {case}": do(stored, one, *case) for case in STORED}
         programs["returned"] = do(returned, one)
         programs["loaded"] = do(loaded, one)
         programs["constrained"] = {n: do(constrained, meshes[n]) for n in DEVICES}

@@ -1,6 +1,7 @@
 """`implementation=None`: the rule as a table, and what programs and plans make of it."""
 
 import functools
+import itertools
 import math
 import re
 
@@ -41,9 +42,9 @@ RULE = [  # shape, axis, dtype, output dtype; then softmax, log_softmax, softmax
     ((MANY, 33), 1, "bfloat16", "float32", "xla", "cuda", "cuda", "cuda"),
     ((MANY, 33), 1, "float32", "float32", "xla", "cuda", "cuda", "cuda"),
     ((MANY, 45), 1, "float32", "float32", "xla", "cuda", "xla", "cuda"),
-    ((MANY, 383), 1, "float32", "float32", "xla", "cuda", "xla", "cuda"),
-    ((MANY, 385), 1, "float32", "float32", "xla", "xla", "xla", "xla"),
-    ((MANY, 513), 1, "float32", "float32", "xla", "xla", "xla", "xla"),
+    ((MANY, 383), 1, "float32", "float32", "xla", "cuda", "cuda", "cuda"),
+    ((MANY, 385), 1, "float32", "float32", "xla", "xla", "cuda", "cuda"),
+    ((MANY, 513), 1, "float32", "float32", "xla", "xla", "cuda", "cuda"),
     ((MANY, 3), 1, "float32", "float32", "xla", "xla", "xla", "xla"),
     ((MANY, 5), 1, "float32", "float32", "xla", "cuda", "xla", "cuda"),
     ((MANY, 9), 1, "float32", "float32", "xla", "cuda", "cuda", "cuda"),
@@ -55,7 +56,7 @@ RULE = [  # shape, axis, dtype, output dtype; then softmax, log_softmax, softmax
     ((MANY, 2056), 1, "bfloat16", "bfloat16", "xla", "cuda", "cuda", "cuda"),
     ((MANY, 3000), 1, "bfloat16", "bfloat16", "xla", "xla", "cuda", "cuda"),
     ((MANY, 4096), 1, "bfloat16", "bfloat16", "xla", "xla", "cuda", "cuda"),
-    ((MANY, 1001), 1, "float32", "float32", "xla", "xla", "xla", "xla"),
+    ((MANY, 1001), 1, "float32", "float32", "xla", "xla", "cuda", "cuda"),
     ((MANY, 1004), 1, "float32", "float32", "xla", "xla", "xla", "xla"),
     ((MANY, 4097), 1, "bfloat16", "bfloat16", "cuda", "cuda", "cuda", "cuda"),
     ((MANY, 4096), 1, "float32", "float32", "xla", "xla", "xla", "xla"),
@@ -323,9 +324,12 @@ def test_with_nothing_before_them_rows_that_xla_pads_are_the_kernels(case):
 def test_with_nothing_before_them_rows_that_xla_reads_singly_are_the_kernels(columns):
     problem = "softmax", (MANY, columns), 1, *[jnp.dtype("float32")] * 2, "cuda"
     kernels = "cuda" if columns in (17, 33, 67, 257) else "xla"
+    in_both = "cuda" if columns == 513 else kernels
     for around in ("apart", "product"):
-        for one in ({}, {"differentiated": True}, {"multiplied": True}):
+        for one in ({}, {"multiplied": True}):
             assert _choice.choose(*problem, around=around, **one).implementation == kernels
+        both = _choice.choose(*problem, around=around, differentiated=True)
+        assert both.implementation == in_both
     assert _choice.choose(*problem, around="fused").implementation == "xla"
     # XLA multiplies both ways.
     both = {"around": "apart", "differentiated": True, "multiplied": True}
@@ -350,7 +354,7 @@ PRECEDED = (
 
 @pytest.mark.parametrize(
     "columns, kernels",
-    [(65, 5), (79, 5), (82, 0), (83, 2), (107, 2), (111, 0), (197, 0), (305, 2), (369, 0)],
+    [(65, 5), (79, 5), (82, 0), (83, 2), (111, 2), (197, 2), (305, 2), (1001, 2)],
 )
 def test_rows_that_xla_reads_singly_are_the_kernels_both_ways(columns, kernels):
     def chosen(around, way, differentiated):
@@ -621,7 +625,7 @@ READ = [  # shape, and whether two values of each row are made where that is red
     ((1000, 511), "reduced", "by a kernel"),
     ((2, 1000, 512), "reduced", "by a kernel", "by elements"),
     ((1000, 999), "reduced", "by a kernel"),
-    ((1000, 1999), "reduced", "by a kernel", "picked"),
+    ((1000, 1999), "reduced", "by a kernel"),
     ((65, 65_536), "reduced", "by a kernel", "picked", "by elements"),
     ((64, 65_536),),  # a block has each row
 ]
@@ -700,14 +704,20 @@ UNWRITTEN = [
     ("softmax", "float16", 1002, "apart multiplied fused", ""),
     ("softmax", "float16", 4096, "apart multiplied fused", ""),
     ("softmax", "float16", 4098, "", ""),
-    ("softmax", "float16", 6000, "", ""),
+    ("softmax", "float16", 5400, "fused", ""),
+    ("softmax", "float16", 6000, "apart multiplied fused", ""),
+    ("softmax", "float16", 6004, "", ""),
+    ("softmax", "float16", 7002, "apart multiplied fused", ""),
     ("softmax", "float16", 8001, "apart multiplied fused", ""),
+    ("softmax", "float16", 12_001, "apart multiplied", ""),
     ("softmax", "float32", 83, "apart", ""),
     ("softmax", "float32", 84, "", ""),
-    ("softmax", "float32", 107, "", ""),
+    ("softmax", "float32", 107, "apart", ""),
+    ("softmax", "float32", 127, "apart", "apart"),
     ("softmax", "float32", 129, "apart", ""),
     ("softmax", "float32", 257, "", ""),
     ("softmax", "float32", 301, "apart", ""),
+    ("softmax", "float32", 1001, "apart", "apart"),
     ("softmax", "float32", 512, "", ""),
     ("softmax", "float32", 4100, "apart", ""),
     ("softmax", "float32", 5001, "apart multiplied fused", ""),
@@ -723,7 +733,10 @@ UNWRITTEN = [
     ("log_softmax", "float16", 4096, "apart multiplied fused", "apart"),
     ("log_softmax", "float32", 508, "", ""),
     ("log_softmax", "float32", 512, "fused", ""),
-    ("log_softmax", "float32", 513, "", ""),
+    ("log_softmax", "float32", 7, "", ""),
+    ("log_softmax", "float32", 13, "apart", "apart"),
+    ("log_softmax", "float32", 333, "", ""),
+    ("log_softmax", "float32", 513, "apart", "apart"),
     ("log_softmax", "float32", 2000, "", ""),
 ]
 BEFORE_UNWRITTEN = {
@@ -746,12 +759,72 @@ def test_what_a_kernel_would_write_may_be_made_where_it_is_read(case):
         return {b for b, seen in BEFORE_UNWRITTEN.items() if unwritten(how, **seen)}
 
     assert [before({"elements"}), before({"converted"})] == [set(e.split()) for e in expected]
-    assert not before({"elements", "reduced"}) and not before({"elements", "converted"})
+    assert not before({"elements", "reduced"})
+    assert before({"elements", "converted"}) == before({"elements"}) & before({"converted"})
     # What a kernel added to a product was not measured.
     assert unwritten({"elements"}, before="biased", multiplied=False) == ("fused" in expected[0])
     assert not unwritten({"elements"}, before="biased", multiplied=True)
     for otherwise in ({"by_kernel": False}, {"fused": False}, {"platform": "cpu"}):
         assert not any(unwritten({"elements"}, **otherwise, **b) for b in BEFORE_UNWRITTEN.values())
+
+
+def test_what_is_reduced_and_comes_back_may_be_made_where_it_is_read():
+    def made(columns, **seen):
+        problem = "softmax", (MANY, columns), 1, *[jnp.dtype("float32")] * 2, "cuda"
+        request = {"before": "apart", "multiplied": False, "comes_back": True} | seen
+        how = {"reduced", "elements"}
+        return _choice.made_as_read(*problem, how=how, by_kernel=True, fused=True, **request)
+
+    assert [made(n) for n in (107, 117, 127, 129)] == [None, "xla", "xla", None]
+    assert made(117, comes_back=False) is None
+
+
+# Columns, and the ops that a kernel writes where XLA's code would, for a sum across rows.
+ACROSS = {63: set(), 64: {"softmax", "log_softmax"}, 100: set(), 4096: {"softmax", "log_softmax"}}
+
+
+@pytest.mark.parametrize("columns, expected", ACROSS.items())
+def test_what_is_reduced_across_rows_may_be_written_by_a_kernel(columns, expected):
+    def written(op, dtype="float16", *, how="across", before="apart", by_kernel=False):
+        problem = op, (MANY, columns), 1, *[jnp.dtype(dtype)] * 2, "cuda"
+        request = {"multiplied": False, "comes_back": False, "fused": True}
+        request |= {"how": {how, "reduced"}, "before": before, "by_kernel": by_kernel}
+        return _choice.made_as_read(*problem, **request) == "kernel"
+
+    assert {op for op in FORWARD if written(op)} == expected
+    assert {op for op in FORWARD if written(op, before="biased")} == expected
+    for op in FORWARD:
+        assert not written(op, "float32") and not written(op, how="elements")
+        assert not written(op, before=None) and not written(op, by_kernel=True)
+
+
+# How a result that a kernel wrote is read, by op and bytes: whose derivative is XLA's, by columns.
+STORED = {
+    "": {},
+    "converted": {},
+    "elements converted": {},
+    "elements": {"softmax 2": {65, 66, 257, 512, 1001, 4096}},
+    "elements converted reduced": {"softmax 2": {66, 512, 4096}, "softmax 4": {1001}},
+    "reduced across": {
+        "softmax 2": {64, 512, 4096},
+        "softmax 4": {257, 1001},
+        "log_softmax 2": {64, 512, 4096},
+    },
+}
+
+
+@pytest.mark.parametrize("how", STORED)
+def test_xlas_derivative_may_read_what_a_kernel_wrote(how):
+    def read(op, columns, size, axis=1):
+        shape = (MANY, columns) if axis == 1 else (columns, MANY)
+        dtype = jnp.dtype(f"float{8 * size}")
+        return _choice.reads_stored(op, shape, axis, dtype, "cuda", how=how.split())
+
+    lengths = {63, 64, 65, 66, 257, 512, 1001, 4096, 4097, 8192}
+    for op, size in itertools.product(FORWARD, (2, 4)):
+        seen = {n for n in lengths if read(op, n, size)}
+        assert seen == STORED[how].get(f"{op} {size}", set()) | {4097, 8192}
+        assert not read(op, 8192, size, axis=0)
 
 
 @pytest.mark.parametrize("op", FORWARD)

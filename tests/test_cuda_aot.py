@@ -26,6 +26,7 @@ from _cuda_programs import (
     REDUCED,
     REREAD,
     SCALED,
+    STORED,
     UNWRITTEN,
     WAYS,
 )
@@ -197,6 +198,13 @@ def test_a_result_that_is_reduced_is_written_once_and_read_again(case, programs)
 @pytest.mark.parametrize("case", UNWRITTEN, ids=str)
 def test_a_result_that_is_read_by_element_is_made_where_it_is_read(case, programs):
     assert programs[f"unwritten, {case}"] == [2, 0]
+
+
+@pytest.mark.parametrize("case", STORED, ids=str)
+def test_xlas_derivative_of_what_a_kernel_wrote_has_its_tangent_in_no_memory(case, programs):
+    made = programs[f"stored, {case}"]
+    # The softmax is where the gradient will be.
+    assert made["calls"] == 1 and made["kept"] < 0.05
 
 
 @pytest.mark.parametrize("columns", DIFFERENTIATED)

@@ -162,6 +162,42 @@ def test_sums_of_squares_and_their_gradients(op, dtype, scale):
         assert (np.abs(gradient - want) <= eps * (8 - 2 * np.log(p)) * size + 1e-7).all(), columns
 
 
+# By element, by row, and across rows.
+WEIGHED = (lambda y, w: w * y, lambda y, w: (w * y).sum(-1), lambda y, w: (w * y).sum(0))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("op", ["softmax", "log_softmax"])
+def test_gradients_of_weighed_results(op, dtype):
+    """XLA may have the tangent within its code, or none of it, by who made the result."""
+
+    @jax.jit
+    def gradients(x, w, cotangents):
+        def gradient(read, g):
+            return jax.vjp(lambda x: read(getattr(jax_softmax, op)(x), w), x)[1](g)[0]
+
+        return [gradient(read, g) for read, g in zip(WEIGHED, cotangents, strict=True)]
+
+    eps = float(jnp.finfo(dtype).eps)
+    for columns in REDUCED:
+        shape = 2**18 // columns + 1, columns
+        draw = np.random.default_rng(columns)
+        x = (3 * draw.standard_normal(shape)).astype(jnp.dtype(dtype))
+        w, g = (draw.uniform(0.5, 1, shape).astype(x.dtype) for _ in range(2))
+        cotangents, spread = (g, g[:, 0], g[0]), (g, g[:, :1], g[:1])
+        y = TRUTH[op](wide(x), 1)
+        p = y if op == "softmax" else np.exp(y)
+        derivative = "softmax_tangent" if op == "softmax" else "log_softmax_cotangent"
+        for got, of_result in zip(gradients(x, w, cotangents), spread, strict=True):
+            t = wide(w) * wide(of_result)
+            want = TRUTH[derivative](y, t, 1)
+            sums = t.sum(1, keepdims=True)
+            size = p * (t + (p * t).sum(1, keepdims=True)) if op == "softmax" else t + p * sums
+            # Log-softmax's derivative is of its rounded result.
+            assert (np.abs(wide(got) - want) <= eps * (8 - 2 * np.log(p)) * size + 1e-7).all()
+
+
 def halved(x, g):
     """The halves of a log-softmax, which XLA makes of it, and a pull-back through both."""
     y, pull_back = jax.vjp(lambda x: 0.5 * jax_softmax.log_softmax(x), x)
