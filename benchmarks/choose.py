@@ -1,4 +1,4 @@
-"""Derives the rule of `implementation=None` (jax_softmax/_choice.py) from graph.py's results.
+"""Derives the rule of `implementation=None` (jax_softmax/_rule.py) from graph.py's results.
 
     python benchmarks/choose.py [--around] graph.json [more.json ...]
 
@@ -37,7 +37,7 @@ TIMED = {
 }
 DIRECTIONS = {"forward": ("forward",), "gradient": ("gradient",), "either": ("forward", "gradient")}
 # Of a producer and a consumer, by what XLA may have within its own code ("fused"), where what is
-# made of the derivative is more than that ("scaled"), and nothing ("apart"): see _choice.py.
+# made of the derivative is more than that ("scaled"), and nothing ("apart"): see _choice.choose.
 # Kernels multiply by a scale themselves, which leaves nothing before them.
 BEFORE = {"none": "apart", "matmul": "apart", "bias": "fused", "scale": "scaled", "cast": "cast"}
 AFTER = {"none": "apart", "matmul": "apart"}  # others: "fused"

@@ -1248,7 +1248,7 @@ constexpr Plan SplitPlan(const Problem& p, const Device& device, Plan plan) {
 
 // Whether rows along another axis that no block keeps are better split than read twice. A value for
 // each row only where it may depend on the number of rows: the rule by which many such rows are the
-// kernels' (_choice.py) was measured with "strided".
+// kernels' (_rule.py) was measured with "strided".
 constexpr bool SplitsAcross(const Problem& p) {
   if (p.rows.inner == 1 || TakesTerms(p.op) || (IsPerRow(p.op) && p.batch_invariant)) return false;
   return p.rows.columns >= SplitAcrossColumns(p.batch_invariant) &&

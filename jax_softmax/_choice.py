@@ -1,23 +1,15 @@
-"""What `implementation=None` runs: whatever is fastest in a graph.
-
-A custom call does not fuse with its neighbours; XLA's own code does. Thresholds are measured by
-benchmarks/graph.py (benchmarks/results/h200-graph-short.json, h200-graph-long.json,
-h200-graph-odd.json of rows of 16 bits that are no whole vectors, h200-graph-lengths-16bit.json and
--float32 of those that are no powers of two) and derived by choose.py, where the gain is more than a
-hundredth and XLA's kernel alone, in the same files, takes no more than a third longer than ours
-(other forms of softmax's backward pass: benchmarks/results/h200-graph-forms.json). What is `fused`,
-`scaled` and `apart` is by `choose.py --around` of the same files and of h200-graph-across.json, in
-most of which each is the faster one at each length. What depends on masks, on few or short rows and
-on other axes than the last is set by hand where benchmarks/survey.py's random problems are on
-either side (benchmarks/results/h200-survey.json, -11, -21, -22 and -31; float64 follows the
-narrower types).
-"""
+"""What `implementation=None` runs: whatever is fastest in a graph, by the tables of _rule.py."""
 
 import math
 from collections.abc import Collection
 from typing import Any, NamedTuple
 
 from ._reference import FEW_COLUMNS, ONE_KERNEL, compute_dtype, filled
+from ._rule import FAMILY, FORWARD, RULES, SHORT_ROWS, Kinds, Longer, Rule, Slabs, any_have
+
+# What is seen of an op's neighbours, see `choose`.
+STORED = ("stored", "stored again", "stored apart")
+AROUND = ("fused", "narrowed", "scaled", "apart", "product", *STORED)
 
 
 class Choice(NamedTuple):
@@ -33,565 +25,443 @@ class Choice(NamedTuple):
         return asked is not False and self.batch_invariant
 
 
-class Few(NamedTuple):
-    """So many columns or more, so few rows: XLA's code, which spreads each over the device."""
+class Problem(NamedTuple):
+    """An op and its operand, and the platform whose kernels may run it."""
 
-    columns: int
-    rows: int
+    op: str
+    shape: tuple[int, ...]
+    axis: int
+    dtype: Any
+    output_dtype: Any
+    platform: str
+
+    @property
+    def columns(self) -> int:
+        return self.shape[self.axis]
+
+    @property
+    def elements(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def is_last(self) -> bool:
+        return math.prod(self.shape[self.axis + 1 :]) == 1
+
+    @property
+    def is_of_one_dtype(self) -> bool:
+        return self.dtype == self.output_dtype
+
+    @property
+    def family(self) -> str:
+        return FAMILY.get(self.op, "")
+
+    @property
+    def is_derivative(self) -> bool:
+        return self.family == "softmax" and self.op not in FORWARD
+
+    @property
+    def width(self) -> int:
+        """The bytes of the widest element."""
+        return max(self.dtype.itemsize, self.output_dtype.itemsize)
+
+    @property
+    def case(self) -> tuple[str, int]:
+        return self.op, self.width
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether rows are whole vectors."""
+        return self.columns * self.width % 16 == 0
+
+    def is_among(self, kinds: Kinds) -> bool:
+        return any_have(kinds, self.case, self.columns)
+
+    def are_few(self, rule: Rule) -> bool:
+        """Whether rows are so few that they may be split where nobody says so."""
+        rows = rule.split.get(self.op, 0)
+        if self.op == "logsumexp":
+            rows = max(rows, self.columns // rule.split_columns)
+        return 0 < self.elements <= rows * self.columns
 
 
-class Longer(NamedTuple):
-    """More columns, and more rows."""
+class Context(NamedTuple):
+    """What `choose` is told beside its problem."""
 
-    columns: int
-    rows: int
+    may_split: bool  # the caller says that plans may depend on the number of rows
+    alone: bool
+    widened: bool
+    around: str | None
+    multiplied: bool
+    biased: bool
+    differentiated: bool
+
+    @property
+    def is_fused(self) -> bool:
+        return self.around in ("fused", "narrowed")
+
+    @property
+    def is_apart(self) -> bool:
+        return self.around in ("apart", "product")
 
 
-class Read(NamedTuple):
-    """The fewest columns, by what is made of a result, of which XLA has two values for each row.
+def choose(
+    op: str,
+    shape: tuple[Any, ...],
+    axis: int,
+    dtype: Any,
+    output_dtype: Any,
+    platform: str,
+    *,
+    batch_invariant: bool | None = None,
+    alone: bool = True,
+    widened: bool = False,
+    around: str | None = None,
+    multiplied: bool = False,
+    biased: bool = False,
+    differentiated: bool = False,
+) -> Choice:
+    """What runs `op`, a primitive's name, on a platform that has kernels for these dtypes.
 
-    XLA's kernel of both is as fast where rows are short and a result is read element by element: a
-    cast behind 400 float32 columns of log-softmax has 0.9 of that speed so, behind 512 1.2 times, a
-    sum of squares 2.1 and 1.3 times (benchmarks/results/h200-graph-pairs-everywhere.json); or where
-    they are no whole vectors: behind 1,999 columns 0.5 and 1.3 times (h200-graph-pairs-odd.json).
-    Labels that pick from it, too, are faster by kernels both ways, where these have the result:
-    smoothed ones of 333 columns 1.3 times (h200-losses-by-hand.json).
+    `shape` is that of the whole operand, however an automatic mesh shards it; with `alone` no
+    devices share it, or each has whole rows and this is what it has. `widened` says that a
+    program has the operand in float32, and 16 bits before that; of a derivative, that all is that
+    its result and its tangent, or one of them, are computed from. `multiplied` says that the
+    kernels multiply the logits by a number, `biased` that they add a bias to them, and
+    `differentiated` that there is a derivative too; "selected_" before its name, that its tangent
+    and its result are selected by a mask.
+
+    `around` is one of `AROUND`; any other name, or None, says that nothing is known. "fused": XLA
+    may have what made the operand within its own code, of a derivative the tangent; "scaled", of a
+    derivative, only what is made of it; either, that XLA's code made the result. "stored": a kernel
+    made a derivative's result, and XLA may have more within its own code than it would write and
+    read for a kernel; with "apart", nothing of the tangent's, with "again", what is made of that
+    result. "apart": there is no such thing, forward or around a derivative. "narrowed": what is
+    "fused" reads 32 bits or more to make the logits, which have 16. Forward, "product": it is
+    "apart", and a matrix product made the operand, maybe times a number.
     """
-
-    reduced: int  # where that is reduced, or a kernel would write the result
-    elements: int  # elsewhere, of whole vectors
-    picked: int  # where a kernel would write what labels pick from, too
-
-
-class Fused(NamedTuple):
-    """So many columns and elements or less: XLA's code, a launch of which is most of its time."""
-
-    columns: int
-    elements: int
-
-
-class Rows(NamedTuple):
-    """So many columns, and filling so much, or less, of the power of two that XLA pads them to."""
-
-    columns: range
-    least: float = 0
-    less: float = math.inf
-
-    def have(self, columns: int) -> bool:
-        return columns in self.columns and self.least <= filled(columns) < self.less
+    rule = RULES.get(platform)
+    if is_short(op, shape[axis], platform):
+        return Choice("xla", f"rows of {shape[axis]}: XLA's vectors go across them")
+    if rule is None:
+        return Choice(platform, "the kernels are the faster ones at every size")
+    if batch_invariant:
+        return Choice(platform, "batch_invariant=True: XLA does not promise it")
+    if not all(isinstance(d, int) for d in shape):
+        return Choice(platform, "the shape is symbolic")
+    if op.startswith("selected_"):
+        return Choice("xla", "between two selects by a mask, which XLA fuses with it")
+    problem = Problem(op, shape, axis, dtype, output_dtype, platform)
+    if not problem.is_last and op.startswith("biased_") and problem.columns in rule.biased:
+        wide, plain = compute_dtype(dtype, output_dtype), op.removeprefix("biased_")
+        return choose(plain, shape, axis, wide, output_dtype, platform)
+    may_split = batch_invariant is False
+    seen = Context(may_split, alone, widened, around, multiplied, biased, differentiated)
+    steps = (_widened, _few, _small, _across, _terms, _around, _slabs, _derivative, _long)
+    found = (step(problem, seen, rule) for step in steps)
+    return next((choice for choice in found if choice), None) or _short(problem, seen, rule)
 
 
-Kinds = dict[Any, tuple[Rows, ...]]  # by the op, and the bytes of an element
+SINGLY = "rows that are no whole vectors: XLA reads them singly"
+
+# Each of these says what runs a problem, or None, which leaves it to the next one.
 
 
-class Slabs(NamedTuple):
-    """Neighbours that blocks keep all together, one stretch of memory for each.
-
-    They are few, or no whole vectors. Of fewer of them, or of fewer bytes of all operands in all,
-    XLA's kernels are the faster ones (benchmarks/results/h200-slabs.json).
-    """
-
-    # What tiles bring instead (as PrefersSlab in cuda/plan.h has it; test_choice.py compares): of
-    # whole vectors so many columns, and vectors of a slab's inputs; of others so many columns and,
-    # of all inputs, bytes, and more for each neighbour.
-    columns: int
-    vectors: int
-    tile_columns: int
-    few_bytes: int
-    neighbour_bytes: int
-    # Of others, the most bytes of the slabs that make whole vectors, and the fewest of these that
-    # keep the device busy.
-    tile_bytes: int
-    tiles: int
-    fewest: dict[int, int]  # by the number of inputs
-    few: int  # that leave half of the multiprocessors to more blocks for each
-    most_bytes: dict[int, int]  # that clusters are fast with, by the bytes of an element
-    # The fewest in all: forward by the op, of derivatives by the bytes of an element.
-    forward_bytes: dict[str, int]
-    derivative_bytes: dict[int, int]
-    odd_bytes: int  # of 16 bits and an odd number of neighbours, which XLA reads one by one
-    # Derivatives are XLA's where whole vectors make slabs of more bytes.
-    whole_bytes: int
-    # At most so many vectors make a period, after which elements are of the same rows again: blocks
-    # have no more threads.
-    longest: int
-    # Periods of more than this, or in 16 bits of twice as many, have many statistics. With fewer
-    # bytes than those, by the number of inputs, they are XLA's, and derivatives of more than twice
-    # as many with any; slabs of more bytes are not kept.
-    wide: int
-    wide_bytes: dict[int, int]
-    wide_most_bytes: int
+def _widened(problem: Problem, seen: Context, rule: Rule) -> Choice | None:
+    if not seen.widened or problem.output_dtype.itemsize != 4:
+        return None
+    op, columns, elements = problem.op, problem.columns, problem.elements
+    longer = rule.pairs.get(op, Longer(columns, 0))
+    rows = max(longer.rows, columns // rule.split_columns)
+    too_few = elements <= max(rows * columns, rule.elements)
+    if problem.is_last:
+        fuses = columns <= rule.widened.get(op, 0)
+    else:
+        fuses = columns >= rule.widened_across.get(op, math.inf)
+    # Of few long rows of softmax XLA's code is the faster one, but for those that may be split.
+    splits = problem.are_few(rule) and columns >= rule.long
+    fuses |= op == "softmax" and too_few and not splits
+    if problem.is_derivative or fuses:
+        why = "float32 made of 16 bits: XLA fuses that, and maybe the way back"
+        return Choice("xla", why)
+    if problem.is_last and columns > longer.columns and not too_few:
+        why = "float32 made of 16 bits: a kernel reduces rows, XLA fuses what is made of them"
+        return Choice(problem.platform, why, pairs=True)
+    return None
 
 
-class Rule(NamedTuple):
-    """Where XLA's code is the faster one in a graph, and what a block of the kernels may keep.
-
-    Along another axis than the last, rows that blocks have no room for are read twice. XLA's code
-    takes 0.35 to 0.84 of the time then, where neighbours are no whole vectors of 16 bytes. Bytes,
-    columns and numbers are an H200's: others' blocks may have room for less.
-    """
-
-    slabs: Slabs
-    slab_columns: int  # the most columns where neighbours are one vector, of values for each row
-    panel_bytes: int  # the most of all inputs, of four whole vectors side by side
-    # By op: the most columns for which panels of a cluster, of four such vectors or more, are the
-    # faster ones (benchmarks/results/h200-panel-strategies.json).
-    panel_columns: dict[str, int]
-    # By the bytes of an element: the fewest vectors of neighbours, of all columns, of which kernels
-    # that convert keep enough threads busy. With fewer, and with two side by side of 16 bits, XLA's
-    # code takes 0.2 to 1.0 of the time, in derivatives of two mostly 0.3 to 0.9
-    # (benchmarks/results/h200-conversions-across.json, of softmax).
-    converted_vectors: dict[int, int]
-    streamed_columns: int  # the most that a few threads may read once, for a value each row
-    rows_twice: int  # the fewest rows that keep the device busy when they are read twice
-    # Too little for blocks to share out (benchmarks/results/h200-small.json): of values each row,
-    # where neighbours are no whole vectors; fewer vectors of neighbours than these, of rows that
-    # blocks keep, of more than streamed_columns.
-    few_values: Few
-    panel_vectors: int
-
-    elements: int  # up to which a launch is all that an op costs
-    # The same with masks or other terms, of rows that are one kernel to XLA, and of 32 bits: of
-    # twelve problems of one to three million masked elements the kernels took 1.14 times as long as
-    # jax.nn in geometric mean, three times less, of five of less than one and 5,656 to 16,384
-    # columns 1.19 times, once less, and of two with a bias 1.08 and 1.7 times (the surveys).
-    terms: tuple[Fused, ...]
-    wide_terms: tuple[Fused, ...]
-    # By op: the most columns along the last axis that XLA's code reads as 16 bits, where these were
-    # brought to float32 for the softmax and its result may go back, which no kernel sees. With that
-    # the kernels take 1.8 to 2.5 times as long, without it XLA 1.0 to 1.13 times
-    # (benchmarks/results/h200-mixed-rows.json), with masks 1.2 to 1.6 times (h200-mixed.json), of
-    # 5,000 and 8,192 columns 1.6 to 2.1 times, with their gradient 0.76 to 1.18, where jax.nn takes
-    # up to 1.4 times as long as XLA's code here (h200-mixed-masks.json).
-    widened: dict[str, int]
-    # The same along another axis, from so many columns on: of 1,024 XLA takes 0.7 of the time of
-    # kernel and cast, 1.2 of the kernel's, of 21 columns 0.9 and 1.9, and fuses with derivatives
-    # (benchmarks/results/h200-graph-casts.json). Softmax by kernels has 0.3 to 1.0 times jax.nn's
-    # speed with a cast back, without it 0.4 to 2.1 times (h200-mixed-across.json).
-    widened_across: dict[str, int]
-    # By op: longer rows along the last axis, of 16 bits in float32, are two values each by a
-    # kernel, and XLA makes the elements of these with what reads them, where there are more rows
-    # than one for `split_columns` of theirs: one block has each. That has 1.0 to 3.4 times jax.nn's
-    # speed, 0.5 to 2.0 for log-softmax of up to 14,000 columns or few rows, and 0.5 where squares
-    # of 16,384 columns are summed. The kernels that write a result, twice the bytes of what it is
-    # made of, take 1.1 to 1.8 times as long with a cast back, and without it 0.3 to 1.0 times
-    # (benchmarks/results/h200-mixed-pairs.json).
-    pairs: dict[str, Longer]
-    # Of what is differentiated, and read by code of XLA's alone: it is not written then, nor read
-    # again for the derivative.
-    pairs_read: dict[tuple[str, int], Read]
-    # By the op and the bytes of an element: what a kernel writes the result of, and not XLA, where
-    # what reads that reduces it, and what is made of it comes back to its derivative, XLA's; all
-    # that XLA may do before it is to add a bias, which the kernel adds then. That is one pass over
-    # the result for each reduction, or both, and one for the gradient: a sum of squares behind 512
-    # to 2,048 columns takes 0.49 to 0.88 of the time of XLA's code for all, and 0.75 to 0.92 of
-    # that of the kernels, which the tangent would be written for
-    # (benchmarks/results/h200-graph-reduced.json; of odd float32 rows 0.66 to 1.01 of XLA's,
-    # h200-graph-reduced-odd.json, and after a bias 0.17 to 1.03, 0.65 in geometric mean,
-    # h200-graph-reduced-biased.json).
-    reduced: Kinds
-    # The same of any result that a kernel wrote: the fewest columns of rows that are no whole
-    # vectors. Where the kernel multiplied, XLA's derivative does too, of all.
-    reread: dict[tuple[str, int], float]
-    # And what XLA's code makes in place of a kernel, where it has it within a derivative's too: by
-    # what it would fuse of what made the logits, nothing ("apart") or a product with a number at
-    # most ("multiplied"), or more ("fused"), and how the result is read, that is reduced and comes
-    # back ("again") or by each of its ways. It is neither written nor read then: 0.50 to 1.04 of
-    # the time (h200-graph-unwritten.json, -elements.json). After a scale XLA makes three kernels of
-    # softmax that is mostly padding, which took up to 1.5 times as long.
-    unwritten: dict[tuple[str, str], Kinds]
-    # The same of what reduces a result across its rows, which XLA has not in one kernel with these,
-    # whatever the tangent is made of.
-    across: Kinds
-    # Results that a kernel wrote, by the first of these ways that XLA's code has read them in,
-    # whose derivative is XLA's, with what made the tangent. It takes 0.84 to 0.98 of the time of a
-    # kernel's, which that is written for, in 16 bits, where rows are even or nothing is reduced,
-    # for a sum across rows 0.64 to 0.80, and of odd float32 rows 0.75 to 1.05, but of a plain sum
-    # 1.2. Of a cast alone, of shorter float32 rows and odd ones of 16 bits that are reduced it
-    # takes 1.03 to 1.66 times as long (h200-graph-readers.json).
-    stored: dict[str, Kinds]
-    # Longer rows whose derivative XLA's code makes of the operand, fused with neighbours, as of all
-    # where its code is the faster one without any. Of the result it is two kernels: 3,504 to 4,096
-    # columns of log-softmax in 16 bits with a product by element or a cast behind take 0.66 to 0.81
-    # of the time, after a bias 0.92 to 0.99 (h200-graph-of-operand.json; of 2,504 and 3,000 0.96 to
-    # 1.3 times as long).
-    of_operand: Kinds
-    terms_columns: int  # fewer are read one by one
-    # Columns along another axis, where XLA's one kernel makes float32 logits with their bias and
-    # ours take it from there: 0.6 to 1.0 of the time of XLA's code for all of it, with fewer or
-    # more columns 1.0 to 1.5 (the surveys).
-    biased: range
-    long: int  # columns from which few rows may be split
-    # The same of those that clusters may keep (SplitClusterBlocks in cuda/plan.h, and
-    # benchmarks/results/h200-graph-few-shorter.json), where no devices share them.
-    held: int
-    asked: int  # the most rows that are split only where the caller says so (kSplitRows there)
-    few: dict[str, Few]  # by family
-    # By op: the most rows, where kernels that may split them take less time than XLA's code takes,
-    # in geometric mean over all neighbours (benchmarks/results/h200-graph-few.json); of more than
-    # eight, or for a value each, alone (h200-split-rows.json). XLA's derivatives of a result are
-    # two kernels, which are as fast and fuse.
-    split: dict[str, int]
-    split_columns: int  # of a value each: or a row for so many of its columns
-    # By family, or of what is converted: the most columns along another axis that XLA unrolls. That
-    # is slower where a thread of the kernels holds its rows, vectors of neighbours.
-    interleaved: dict[str, int]
-    # The most columns along another axis, and elements, of derivatives that are XLA's single kernel
-    # (softmax's, benchmarks/results/h200-small.json: 0.66 to 0.79 of the time).
-    narrow_columns: int
-    narrow_elements: int
-    # The rest goes by (op, bytes of the widest element): columns up to which XLA's one kernel is
-    # the faster one in geometric mean over all neighbours.
-    columns: dict[tuple[str, int], int]
-    # Rows of no more columns that are the kernels' again, being no whole vectors: XLA reads these
-    # singly.
-    odd: Kinds
-    # The most elements of rows of so many of these columns or more, forward, that are XLA's all the
-    # same: a warp has several rows, and few have any (benchmarks/results/h200-small.json).
-    odd_elements: int
-    odd_columns: int
-    # Those of them that XLA's code is fast with all the same where it has what comes before within
-    # it, by the op and the bytes that it reads and writes: of 16 bits what it reads by fours, or
-    # softmax's by twos (benchmarks/results/h200-graph-fours.json), of conversions more
-    # (h200-graph-narrowed.json, -widened.json). But for what is rounded, kernels that add a bias
-    # themselves are as fast where there is a derivative; rows of fewer columns have none.
-    together: Kinds
-    # The same of a matrix product's, which is padded where rows are no whole vectors: XLA drops
-    # that within its code, and before a kernel in a pass more (h200-graph-products.json).
-    padded: Kinds
-    # Rows of whole vectors that fill less of the power of two that XLA pads them to are the
-    # kernels': what XLA makes of them is several kernels, or one for which padding costs too much.
-    filled: dict[tuple[str, int], float]
-    # The same where XLA may fuse a derivative with what makes its tangent, or the forward pass with
-    # what comes before it, and a derivative with what comes after it alone.
-    fused_filled: dict[tuple[str, int], float]
-    scaled_filled: dict[tuple[str, int], float]
-    # The same whatever they fill, where wider logits are "narrowed": between float32 and back 0.83
-    # to 0.86 of the time (h200-graph-elements.json), with a product by element behind 0.66 to 0.77.
-    rounded: Kinds
-    # Without anything that XLA may fuse before them, forward, more of them are the kernels': as
-    # fast in geometric mean over all that may follow, or faster.
-    apart: Kinds
-    # The same of an odd number of columns, which XLA reads singly: 0.66 to 1.00 of the time over
-    # all that follows, but 1.2 to 2 times as long where that is element by element. What fills
-    # more, or is even, mostly takes longer (benchmarks/results/h200-graph-singly.json), and so do
-    # both passes of some where the kernels multiply the logits. Derivatives of those for which
-    # XLA's code is slowest are kernels whatever they may be fused with, and then the forward pass
-    # (-singly-both.json): of 65 to 79 columns both take 0.53 to 1.09 of the time, and 1.18 to 1.22
-    # with a bias before and a product by element behind (-singly-sums.json).
-    singly: Kinds
-    # More of them where there is a derivative, and nothing multiplies the logits: 0.60 to 1.00 of
-    # the time with nothing or a product behind (-singly-longer.json), but up to 2 times as long
-    # where that is element by element, which is `unwritten` then. Derivatives of those are the
-    # kernels', too, unless XLA knows more of the result than that it is in memory: with a cast
-    # behind 107 to 357 columns take 0.75 to 0.86 of the time (-singly-default.json, and by this
-    # rule h200-graph-unwritten.json), with picked and smoothed labels others 0.6 to 0.9.
-    singly_in_both: Kinds
-    # Scores, which a matrix product made and what follows mostly does not fuse with: another one,
-    # as in attention, or nothing. With both the kernels take 0.82 to 1.00 of the time, products
-    # included (benchmarks/results/h200-graph-products.json).
-    scores: Kinds
-    # The same where there is a derivative, which is the kernels' but for some of what follows: both
-    # took 1.00 to 1.12 times as long by the rule before it (benchmarks/results/h200-graph-both.json
-    # beside h200-graph-short.json, -long and -lengths-16bit).
-    in_both: Kinds
-    # More of them where kernels multiply the logits, and the derivative is XLA's, which multiplies
-    # that. Of 512 to 4,096 columns log-softmax of 16 bits took 0.87 to 0.99 times as long, softmax
-    # of float32 0.90 to 1.02 (benchmarks/results/h200-graph-stored.json).
-    in_both_multiplied: Kinds
-    # Columns where kernels add a bias to logits that nothing made which XLA may fuse: without a
-    # derivative and with it, in 32 bits of whole vectors. Of most others, up to those that are one
-    # kernel to XLA, its code is the faster one (benchmarks/results/h200-graph-biased.json).
-    added: dict[tuple[str, int], range]
-    added_in_both: dict[tuple[str, int], range]
-    # With what XLA may fuse before it, forward, rows of any length are XLA's, and along another
-    # axis those of so many columns or more.
-    fused_across: dict[tuple[str, int], int]
+def _few(problem: Problem, seen: Context, rule: Rule) -> Choice | None:
+    columns, dtype = problem.columns, problem.dtype
+    few = seen.may_split and problem.elements <= rule.asked * columns
+    held = problem.op in FORWARD and problem.is_of_one_dtype
+    held = held and str(dtype) in ("float32", "bfloat16")
+    held = held and seen.alone and columns * dtype.itemsize % 16 == 0
+    long = rule.held if held else rule.long
+    if not (few or problem.are_few(rule)) or not problem.is_last or columns < long:
+        return None
+    if problem.family == "terms":
+        return None
+    why = f"rows of {long} or more, of which few may be split"
+    return Choice(problem.platform, why, batch_invariant=False)
 
 
-# (platform, op): columns up to which XLA's code is the faster one for any number of rows: a CPU's
-# kernels start a vector for each row, XLA's vectors go across rows (EPYC 9004, 2026-11: the
-# gradient at 2 columns 0.5-1.0 of XLA's speed, at 3 1.3-1.6; absmax at 8 0.8-1.6, at 10 1.7-2.6).
-SHORT_ROWS = {("cpu", "cross_entropy_gradient"): 2, ("cpu", "absmax"): 8}
+def _small(problem: Problem, seen: Context, rule: Rule) -> Choice | None:
+    del seen
+    family, elements = problem.family, problem.elements
+    if elements <= rule.elements and family != "absmax":  # which is several launches to XLA
+        return Choice("xla", f"at most {rule.elements} elements: a launch costs more than they do")
+    if family == "logsumexp" and problem.columns <= FEW_COLUMNS:
+        return Choice("xla", f"at most {FEW_COLUMNS} columns, of which XLA makes no reduction")
+    few = rule.few.get(family)
+    if few and problem.columns >= few.columns and elements <= few.rows * problem.columns:
+        return Choice("xla", f"at most {few.rows} long rows, which keep few multiprocessors busy")
+    return None
 
-# What is seen of an op's neighbours, see `choose`.
-STORED = ("stored", "stored again", "stored apart")
-AROUND = ("fused", "narrowed", "scaled", "apart", "product", *STORED)
 
-# Those of softmax's family that read one operand; the others are derivatives, and read two.
-FORWARD = ("softmax", "log_softmax")
-SOFTMAX = ("softmax", "softmax_tangent")
-LOG_DERIVATIVES = ("log_softmax_tangent", "log_softmax_cotangent")
-LOG_SOFTMAX = ("log_softmax", *LOG_DERIVATIVES)
-FAMILIES = {
-    "softmax": (
-        *SOFTMAX,
-        *LOG_SOFTMAX,
-        # Where a zero may stand for a masked logit, as in softmax's derivatives under masks and
-        # other terms, and where the logits are not at hand: XLA makes two kernels of any length.
-        "masked_softmax_tangent",
-        "masked_log_softmax_tangent",
-        "masked_log_softmax_cotangent",
-    ),
-    "logsumexp": ("logsumexp",),
-    # "biased": where a bias, and maybe a scale, is all that there is.
-    "terms": ("masked_softmax", "masked_log_softmax", "biased_softmax", "biased_log_softmax"),
-    "absmax": ("absmax",),
-}
-FAMILY = {op: family for family, ops in FAMILIES.items() for op in ops}
+def _across(problem: Problem, seen: Context, rule: Rule) -> Choice | None:
+    del seen
+    op, shape, axis, dtype, output_dtype, _ = problem
+    if problem.is_last:
+        return None
+    why = _why_not_interleaved(op, shape, axis, dtype, output_dtype, rule)
+    return Choice("xla", why) if why else None
 
-# Rows of log-softmax that are no whole vectors, and XLA's where there is no derivative.
-ODD_LOG_ROWS = (Rows(range(9, 2**9, 2), least=0.75), Rows(range(2**9 + 1, ONE_KERNEL + 1, 2)))
 
-# Rows of 16 bits that are whole vectors.
-WHOLE_NARROW_ROWS = {(op, 2): (Rows(range(2**6, ONE_KERNEL + 1, 8)),) for op in FORWARD}
+def _terms(problem: Problem, seen: Context, rule: Rule) -> Choice | None:
+    del seen
+    if problem.family != "terms":
+        return None
+    if problem.columns < rule.terms_columns:
+        return Choice("xla", f"masked rows of fewer than {rule.terms_columns}")
+    wide = problem.dtype.itemsize == problem.output_dtype.itemsize == 4
+    for longest, most in rule.wide_terms if wide else rule.terms:
+        if problem.columns <= longest and problem.elements <= most:
+            return Choice("xla", f"at most {most} elements, which XLA fuses")
+    return None
 
-# Platforms without a rule run their kernels.
-RULES = {
-    "cuda": Rule(
-        slabs=Slabs(
-            columns=2**8,
-            vectors=2**9,
-            tile_columns=2**10,
-            few_bytes=10 * 2**10,
-            neighbour_bytes=200,
-            tile_bytes=2**16,
-            tiles=2**7,
-            fewest={1: 4, 2: 6},
-            few=33,
-            most_bytes={2: 3 * 2**20, 4: 9 * 2**18},
-            forward_bytes={"softmax": 2**21, "log_softmax": 2**18},
-            derivative_bytes={2: 2**23, 4: 12 * 2**20},
-            odd_bytes=3 * 2**20,
-            whole_bytes=2**19,
-            longest=2**8,
-            wide=2**5,
-            wide_bytes={1: 2**23, 2: 48 * 2**20},
-            wide_most_bytes=1_400_000,
-        ),
-        slab_columns=1024,
-        panel_bytes=225 * 2**10,
-        panel_columns={
-            "softmax": 2**14,
-            "log_softmax": 2**14,
-            "softmax_tangent": 2**13,
-            "log_softmax_tangent": 2**12,
-            "log_softmax_cotangent": 2**12,
-        },
-        converted_vectors={2: 64, 4: 40},
-        streamed_columns=2**11,
-        rows_twice=2**14,
-        few_values=Few(2**9, 2**10),
-        panel_vectors=2**6,
-        elements=2**17,
-        terms=(Fused(ONE_KERNEL, 2**20),),
-        wide_terms=(Fused(ONE_KERNEL, 3 * 2**20), Fused(2**14, 2**20)),
-        widened={
-            "softmax": 14_000,
-            "masked_softmax": 2**13,
-            "masked_log_softmax": ONE_KERNEL,
-        },
-        widened_across={"log_softmax": 2**7, "softmax": 0},
-        pairs={"softmax": Longer(14_000, 2**7), "log_softmax": Longer(ONE_KERNEL, 0)},
-        pairs_read={("log_softmax", 4): Read(reduced=9, elements=2**9, picked=1000)},
-        reduced={
-            ("softmax", 2): (Rows(range(16, ONE_KERNEL + 1, 8)),),
-            ("softmax", 4): (Rows(range(2**7 + 1, ONE_KERNEL + 1)),),
-            ("log_softmax", 2): (Rows(range(2**7 + 8, ONE_KERNEL + 1, 8)),),
-            ("log_softmax", 4): (Rows(range(2**6 + 1, ONE_KERNEL + 1)),),
-        },
-        unwritten={
-            ("apart", "elements"): {
-                ("softmax", 2): (
-                    Rows(range(52, ONE_KERNEL + 1, 2), least=0.63),
-                    Rows(range(5800, 6001, 4)),
-                    Rows(range(6001, 2**13, 2)),
-                    Rows(range(6002, 2**13, 4)),
-                    Rows(range(10_501, 2**14, 2)),
-                ),
-                ("softmax", 4): (
-                    Rows(range(83, 2**8, 2)),
-                    Rows(range(263, 2**14, 2)),
-                    Rows(range(ONE_KERNEL + 1, 2**13)),
-                ),
-                ("log_softmax", 2): (Rows(range(2**9, ONE_KERNEL + 1, 8), least=0.6),),
-                ("log_softmax", 4): ODD_LOG_ROWS,
-            },
-            ("apart", "again"): {("softmax", 4): (Rows(range(65, 2**7, 2), least=0.85),)},
-            ("apart", "converted"): {
-                ("softmax", 4): (
-                    Rows(range(65, 2**7, 2), least=0.85),
-                    Rows(range(2**7 + 1, 2**8, 2), least=0.55),
-                    Rows(range(257, 2**9, 2), least=0.7),
-                    Rows(range(2**9 + 1, ONE_KERNEL + 1, 2)),
-                ),
-                ("log_softmax", 4): ODD_LOG_ROWS,
-                ("log_softmax", 2): (
-                    Rows(range(2**9, 2**11 + 1, 8), least=0.6),
-                    Rows(range(2**11, ONE_KERNEL + 1, 8), least=0.8),
-                ),
-            },
-            ("multiplied", "elements"): {
-                ("softmax", 2): (
-                    Rows(range(52, ONE_KERNEL + 1, 2), least=0.76),
-                    Rows(range(5800, 6001, 4)),
-                    Rows(range(6001, 2**13, 2)),
-                    Rows(range(6002, 2**13, 4)),
-                    Rows(range(10_501, 2**14, 2)),
-                ),
-                ("softmax", 4): (
-                    Rows(range(ONE_KERNEL + 1, 2**13), least=0.53),
-                    Rows(range(2**13 + 1, 2**14, 2)),
-                ),
-                ("log_softmax", 2): (Rows(range(2**9, ONE_KERNEL + 1, 8), least=0.6),),
-            },
-            ("fused", "elements"): {
-                ("softmax", 2): (
-                    Rows(range(52, 2**9, 2), least=0.63),
-                    Rows(range(1002, ONE_KERNEL + 1, 2), least=0.9),
-                    Rows(range(5400, 6001, 4)),
-                    Rows(range(6001, 2**13, 2)),
-                    Rows(range(6002, 2**13, 4)),
-                ),
-                ("softmax", 4): (
-                    Rows(range(ONE_KERNEL + 1, 2**13), least=0.53),
-                    Rows(range(2**13 + 1, 2**14, 2)),
-                ),
-                ("log_softmax", 2): (Rows(range(84, ONE_KERNEL + 1, 2), least=0.6),),
-                ("log_softmax", 4): (Rows(range(2**9, 2000, 4)),),
-            },
-        },
-        across=WHOLE_NARROW_ROWS,
-        stored={
-            "across": {
-                **WHOLE_NARROW_ROWS,
-                ("softmax", 4): (Rows(range(2**8 + 1, ONE_KERNEL + 1, 2)),),
-            },
-            "reduced": {
-                ("softmax", 2): (Rows(range(66, ONE_KERNEL + 1, 2)),),
-                ("softmax", 4): (Rows(range(2**9 + 1, ONE_KERNEL + 1, 2)),),
-            },
-            "converted": {},
-            "elements": {("softmax", 2): (Rows(range(65, ONE_KERNEL + 1)),)},
-        },
-        of_operand=dict.fromkeys(
-            [(op, 2) for op in LOG_DERIVATIVES], (Rows(range(2**11, ONE_KERNEL + 1, 8), least=0.8),)
-        ),
-        reread={
-            ("softmax", 2): 2**7 + 1,
-            ("softmax", 4): 2**7 + 1,
-            ("log_softmax", 2): math.inf,
-            ("log_softmax", 4): 2**6 + 1,
-        },
-        terms_columns=32,
-        biased=range(32, 2**9 + 1),
-        long=2**15,
-        held=2**14,
-        asked=16,
-        few={
-            "softmax": Few(2**15, 8),
-            "logsumexp": Few(2**15, 8),
-            "terms": Few(2**14, 12),
-        },
-        split={"softmax": 16, "log_softmax": 16, "logsumexp": 64},
-        split_columns=2**10,
-        interleaved={"softmax": 4, "logsumexp": 8, "conversion": 8},
-        narrow_columns=8,
-        narrow_elements=2**20,
-        columns={
-            ("softmax", 2): 4096,
-            ("softmax", 4): 4096,
-            ("log_softmax", 2): 4096,
-            ("log_softmax", 4): 4096,
-            ("softmax_tangent", 2): 256,
-            ("softmax_tangent", 4): 4096,
-            ("log_softmax_tangent", 2): 2048,
-            ("log_softmax_tangent", 4): 4096,
-            ("log_softmax_cotangent", 2): 2048,
-            ("log_softmax_cotangent", 4): 4096,
-            # By its kernel alone (benchmarks/results/h200-bias.json). In 16 bits the first that are
-            # not fewer than terms_columns are ours: of 961,834 rows of 32, XLA's code takes 40 us
-            # and ours 31 (h200-survey-31.json).
-            ("biased_softmax", 4): 64,
-            ("biased_log_softmax", 4): 64,
-            # By its kernel alone (benchmarks/results/h200-columns-float64.json).
-            ("softmax", 8): 16,
-            ("log_softmax", 8): 16,
-        },
-        odd={
-            **dict.fromkeys(
-                [(op, 2) for op in (*SOFTMAX, "log_softmax")], (Rows(range(5, 2**11)),)
-            ),
-            ("softmax_tangent", 4): (Rows(range(5, 2**6), less=0.57),),
-            **dict.fromkeys([(op, 2) for op in LOG_DERIVATIVES], (Rows(range(ONE_KERNEL)),)),
-            **dict.fromkeys([(op, 4) for op in LOG_SOFTMAX], (Rows(range(5, 2**9), less=0.75),)),
-            **dict.fromkeys([(f"biased_{op}", 4) for op in FORWARD], (Rows(range(ONE_KERNEL)),)),
-        },
-        odd_elements=2**20,
-        odd_columns=2**9,
-        together={
-            ("softmax", 2, 2): (Rows(range(10, 2**10, 2), least=0.55),),
-            ("log_softmax", 2, 2): (Rows(range(12, 2**10, 4), least=0.55),),
-            ("softmax", 4, 2): (Rows(range(5, 2**11), least=0.55), Rows(range(8, 2**11, 4))),
-            ("log_softmax", 4, 2): (
-                Rows(range(6, 2**9, 2), least=0.55),
-                Rows(range(8, 2**9, 4)),
-                Rows(range(2**9, 2**11), least=0.55),
-            ),
-            ("log_softmax", 2, 4): (Rows(range(6, 2**9, 2), least=0.53),),
-        },
-        padded={
-            ("softmax", 2): (Rows(range(ONE_KERNEL)),),
-            ("log_softmax", 2): (Rows(range(ONE_KERNEL), least=0.55),),
-        },
-        filled={
-            ("softmax_tangent", 2): 0.8,
-            **dict.fromkeys([(op, 2) for op in LOG_SOFTMAX], 0.55),
-        },
-        fused_filled={("softmax_tangent", 2): 0.55},
-        scaled_filled={("softmax_tangent", 2): 0.8},
-        rounded={("softmax_tangent", 2): (Rows(range(68, ONE_KERNEL + 1, 4)),)},
-        apart={
-            ("softmax", 2): (Rows(range(256, ONE_KERNEL + 1), less=0.55),),
-            ("log_softmax", 2): (Rows(range(512, ONE_KERNEL + 1), less=0.99),),
-        },
-        singly={
-            ("softmax", 4): (Rows(range(17, 2**9, 2), less=0.55),),
-            ("softmax_tangent", 4): (Rows(range(65, 2**7, 2), less=0.64),),
-        },
-        singly_in_both={
-            **dict.fromkeys([(op, 4) for op in SOFTMAX], (Rows(range(65, ONE_KERNEL + 1, 2)),)),
-            **dict.fromkeys([(op, 4) for op in LOG_SOFTMAX], ODD_LOG_ROWS),
-        },
-        scores={
-            ("softmax", 2): (
-                Rows(range(2**6, 2**9), less=0.8),
-                Rows(range(2**9, ONE_KERNEL + 1)),
-            )
-        },
-        in_both={
-            ("softmax", 2): (
-                Rows(range(128, 2**9), less=0.7),
-                Rows(range(2**9, ONE_KERNEL + 1)),
-            )
-        },
-        in_both_multiplied={
-            ("softmax", 4): (Rows(range(2**9, ONE_KERNEL + 1)),),
-            ("log_softmax", 2): (Rows(range(2**9, ONE_KERNEL + 1)),),
-        },
-        added={("log_softmax", 2): range(600, ONE_KERNEL + 1)},
-        added_in_both={
-            **dict.fromkeys([(op, 2) for op in FORWARD], range(2**9, ONE_KERNEL + 1)),
-            **dict.fromkeys([(op, 4) for op in FORWARD], range(2**9, 2000)),
-        },
-        fused_across={("softmax", 4): 2**7, ("log_softmax", 4): 2**8},
-    )
-}
+
+def _around(problem: Problem, seen: Context, rule: Rule) -> Choice | None:
+    del rule
+    if seen.around in STORED:
+        return Choice("xla", "XLA fuses more with it than the kernel that stored the result")
+    if seen.around == "apart" and problem.is_last and problem.is_derivative:
+        return Choice(problem.platform, "XLA would fuse nothing with it")
+    return None
+
+
+def _slabs(problem: Problem, seen: Context, rule: Rule) -> Choice | None:
+    del seen
+    op, shape, axis, dtype, output_dtype, platform = problem
+    if problem.is_last or not in_slabs(op, shape, axis, dtype, output_dtype, rule.slabs):
+        return None
+    if math.prod(shape[:axis]) <= rule.slabs.few:
+        why = f"at most {rule.slabs.few} slabs, which more blocks may share"
+        return Choice(platform, why, batch_invariant=False)
+    return Choice(platform, "neighbours that blocks keep all together")
+
+
+def _derivative(problem: Problem, seen: Context, rule: Rule) -> Choice | None:
+    if not problem.is_derivative:
+        return None
+    if problem.is_last and problem.is_of_one_dtype:
+        in_both = seen.around is None and problem.is_among(rule.singly_in_both)
+        if in_both or problem.is_among(rule.singly):
+            return Choice(problem.platform, SINGLY)
+    if problem.case in rule.columns and (seen.is_fused or seen.around == "scaled"):
+        too_empty = rule.fused_filled if seen.is_fused else rule.scaled_filled
+        rounded = seen.around == "narrowed" and problem.is_among(rule.rounded)
+        if rounded or filled(problem.columns) >= too_empty.get(problem.case, 0):
+            return Choice("xla", "XLA fuses it with its neighbours")
+    return None
+
+
+def _long(problem: Problem, seen: Context, rule: Rule) -> Choice | None:
+    """Where XLA has no single kernel, or along another axis."""
+    columns, platform, most = problem.columns, problem.platform, rule.columns.get(problem.case, 0)
+    if seen.is_fused and problem.is_of_one_dtype and problem.case in rule.fused_across:
+        least = most + 1 if problem.is_last else rule.fused_across[problem.case]
+        if columns >= least:
+            return Choice("xla", "XLA fuses it with what comes before")
+    if not most:
+        what = f"{problem.op} of {problem.dtype}"
+        return Choice(platform, f"XLA has no single kernel at the memory limit for {what}")
+    if not problem.is_last:
+        return Choice(platform, "the axis is not the last one")
+    if columns > most:
+        return Choice(platform, f"rows of more than {most}")
+    return None
+
+
+def _short(problem: Problem, seen: Context, rule: Rule) -> Choice:
+    """Where XLA has a single kernel, which may fuse."""
+    op, columns, platform = problem.op, problem.columns, problem.platform
+    whole, same, most = problem.is_whole, problem.is_of_one_dtype, rule.columns[problem.case]
+    tangent = f"{op}_tangent", problem.width
+    if seen.differentiated and same and any_have(rule.singly, tangent, columns):
+        return Choice(platform, SINGLY)
+    if seen.biased:
+        added = rule.added_in_both if seen.differentiated else rule.added
+        added = columns in added.get(problem.case, ()) and (whole or problem.width == 2)
+        if added and seen.is_apart:
+            return Choice(platform, "rows that the kernels add a bias to")
+        return Choice("xla", f"rows of at most {most}: one kernel that adds the bias")
+    product = seen.around == "product"
+    if product and not whole and problem.is_among(rule.padded):
+        return Choice("xla", "XLA drops a product's padding within it")
+    if not whole and problem.is_among(rule.odd):
+        return _odd(problem, seen, rule)
+    if same and seen.is_apart and not (seen.multiplied and seen.differentiated):
+        in_both = seen.differentiated and problem.is_among(rule.singly_in_both)
+        if in_both or problem.is_among(rule.singly):
+            return Choice(platform, SINGLY)
+    too_empty = (rule.fused_filled if seen.is_fused else rule.filled).get(problem.case, 0)
+    padded = filled(columns) < too_empty or (seen.is_apart and problem.is_among(rule.apart))
+    if whole and padded:
+        return Choice(platform, "rows with too much padding for XLA")
+    if whole and product and problem.is_among(rule.scores):
+        return Choice(platform, "a matrix product's, and with another the faster ones")
+    if whole and seen.is_apart and seen.differentiated:
+        multiplied = seen.multiplied and problem.is_among(rule.in_both_multiplied)
+        if multiplied or problem.is_among(rule.in_both):
+            return Choice(platform, "the kernels are the faster ones with the derivative")
+    return Choice("xla", f"rows of at most {most}: one kernel that fuses with its neighbours")
+
+
+def _odd(problem: Problem, seen: Context, rule: Rule) -> Choice:
+    """Of short rows that are no whole vectors, and mostly the kernels'."""
+    op, columns, width = problem.op, problem.columns, problem.width
+    few = problem.elements <= rule.odd_elements
+    if op in FORWARD and columns >= rule.odd_columns and few:
+        return Choice("xla", f"at most {rule.odd_elements} elements of rows for a warp each")
+    narrowed, fuses = seen.around == "narrowed", seen.widened
+    converted = (op, 4 if narrowed else problem.dtype.itemsize, problem.output_dtype.itemsize)
+    if width == 2:
+        fuses = seen.is_fused and problem.is_of_one_dtype
+    alone_forward = narrowed or not seen.differentiated or columns < rule.terms_columns
+    if fuses and alone_forward and any_have(rule.together, converted, columns):
+        return Choice("xla", "XLA fuses it with what comes before, and reads some at a time")
+    return Choice(problem.platform, SINGLY)
 
 
 def is_short(op: str, columns: Any, platform: str) -> bool:
     """Whether rows are too short for the kernels; no symbolic length is."""
     return isinstance(columns, int) and columns <= SHORT_ROWS.get((platform, op), 0)
+
+
+def made_as_read(
+    op: str,
+    shape: tuple[Any, ...],
+    axis: int,
+    dtype: Any,
+    output_dtype: Any,
+    platform: str,
+    *,
+    how: Collection[str],
+    by_kernel: bool,
+    before: str | None,
+    multiplied: bool,
+    comes_back: bool,
+    fused: bool,
+) -> str | None:
+    """Who makes the result of `op`, once it is known `how` code reads it that XLA may have it in.
+
+    There is a derivative. "pairs": a kernel makes two values of each row, and XLA the elements
+    where it reads them; "kernel": one writes what XLA's code would have made; "xla": its code makes
+    what a kernel would have written; None: as it was decided without.
+
+    `by_kernel` says that a kernel wrote it. `before` is "apart" where XLA would fuse nothing that
+    made the logits, "biased" where they are such with a bias that a kernel adds, or None; with
+    `multiplied` they are multiplied by a number before that. `comes_back` says that the tangent is
+    made of what reads the result, `fused` that XLA may have what makes it within its code.
+    """
+    rule = _rule_of_last(shape, axis, dtype, output_dtype, platform)
+    if rule is None:
+        return None
+    case, columns = (op, dtype.itemsize), shape[axis]
+    within = "multiplied" if multiplied else "apart" if before == "apart" else "fused"
+    fuses = by_kernel and fused and not (multiplied and before != "apart")
+    again = comes_back and "reduced" in how
+    made = [rule.unwritten.get((within, way), {}) for way in ({"again"} if again else how)]
+    if fuses and all(any_have(kinds, case, columns) for kinds in made):
+        return "xla"
+    rows, read = math.prod(shape) // columns, rule.pairs_read.get(case)
+    if read and before == "apart" and rows > columns // rule.split_columns:  # one block has each
+        whole = columns * dtype.itemsize % 16 == 0
+        if by_kernel and "picked" in how:
+            of_pairs = columns >= read.picked and whole
+        elif by_kernel or "reduced" in how:
+            of_pairs = columns >= read.reduced
+        else:
+            of_pairs = columns >= read.elements and whole
+        if of_pairs:
+            return "pairs"
+    if by_kernel:
+        return None
+    of_kernel = again and any_have(rule.reduced, case, columns)
+    of_kernel |= "across" in how and any_have(rule.across, case, columns)
+    return "kernel" if before and of_kernel else None
+
+
+def _rule_of_last(
+    shape: tuple[Any, ...], axis: int, dtype: Any, output_dtype: Any, platform: str
+) -> Rule | None:
+    """The rule, of rows along the last axis, of one dtype, and more than costs a launch alone."""
+    rule, known = RULES.get(platform), all(isinstance(d, int) for d in shape)
+    if rule is None or not known or dtype != output_dtype or math.prod(shape[axis + 1 :]) != 1:
+        return None
+    return rule if math.prod(shape) > rule.elements else None
+
+
+def reads_operand(
+    op: str,
+    shape: tuple[Any, ...],
+    axis: int,
+    dtype: Any,
+    output_dtype: Any,
+    *,
+    batch_invariant: bool | None,
+) -> bool:
+    """Whether XLA's code anywhere may make a derivative that is `op` of what the result is of."""
+    case, columns = (op, dtype.itemsize), shape[axis]
+    for platform, rule in RULES.items():
+        # Neighbours make these XLA's.
+        some = (rule.of_operand, rule.singly_in_both)
+        fused = isinstance(columns, int) and any(any_have(kinds, case, columns) for kinds in some)
+        problem = op, shape, axis, dtype, output_dtype, platform
+        around = "fused" if fused else None
+        choice = choose(*problem, batch_invariant=batch_invariant, around=around)
+        if choice.implementation == "xla":
+            return True
+    return False
+
+
+def rereads(
+    op: str, shape: tuple[Any, ...], axis: int, dtype: Any, platform: str, *, multiplied: bool
+) -> bool:
+    """Whether XLA's derivative reads a result of `op` that a kernel wrote, and its tangent is of.
+
+    The kernel may have multiplied the logits.
+    """
+    columns, rule = shape[axis], RULES[platform]
+    least = rule.reread.get((op, dtype.itemsize))
+    if least is None or not all(isinstance(d, int) for d in shape[axis:]):
+        return False
+    last = math.prod(shape[axis + 1 :]) == 1
+    return last and (multiplied or columns * dtype.itemsize % 16 == 0 or columns >= least)
+
+
+def reads_stored(
+    op: str, shape: tuple[Any, ...], axis: int, dtype: Any, platform: str, *, how: Collection[str]
+) -> bool:
+    """Whether XLA's derivative reads a result of `op` that a kernel wrote, whatever is made of it.
+
+    XLA may have what made its tangent within it, and it is known `how` its code reads the result.
+    """
+    columns, kinds = shape[axis], RULES[platform].stored
+    if not isinstance(columns, int) or math.prod(shape[axis + 1 :]) != 1:
+        return False
+    most = next((way for way in kinds if way in how), None)
+    some = most is not None and any_have(kinds[most], (op, dtype.itemsize), columns)
+    return some or columns > ONE_KERNEL
 
 
 def keeps_neighbours(
@@ -665,291 +535,6 @@ def _keeps_slabs(op: str, shape: tuple[int, ...], axis: int, dtype: Any, rule: S
         singly = size == 2 and inner % 2 == 1
         least = rule.odd_bytes if singly else rule.derivative_bytes[size]
     return slabs * slab >= (max(least, rule.wide_bytes[inputs]) if wide else least)
-
-
-def made_as_read(
-    op: str,
-    shape: tuple[Any, ...],
-    axis: int,
-    dtype: Any,
-    output_dtype: Any,
-    platform: str,
-    *,
-    how: Collection[str],
-    by_kernel: bool,
-    before: str | None,
-    multiplied: bool,
-    comes_back: bool,
-    fused: bool,
-) -> str | None:
-    """Who makes the result of `op`, once it is known `how` code reads it that XLA may have it in.
-
-    There is a derivative. "pairs": a kernel makes two values of each row, and XLA the elements
-    where it reads them; "kernel": one writes what XLA's code would have made; "xla": its code makes
-    what a kernel would have written; None: as it was decided without.
-
-    `by_kernel` says that a kernel wrote it. `before` is "apart" where XLA would fuse nothing that
-    made the logits, "biased" where they are such with a bias that a kernel adds, or None; with
-    `multiplied` they are multiplied by a number before that. `comes_back` says that the tangent is
-    made of what reads the result, `fused` that XLA may have what makes it within its code.
-    """
-    rule = _rule_of_last(shape, axis, dtype, output_dtype, platform)
-    if rule is None:
-        return None
-    case, columns = (op, dtype.itemsize), shape[axis]
-    within = "multiplied" if multiplied else "apart" if before == "apart" else "fused"
-    fuses = by_kernel and fused and not (multiplied and before != "apart")
-    again = comes_back and "reduced" in how
-    made = [rule.unwritten.get((within, way), {}) for way in ({"again"} if again else how)]
-    if fuses and all(_any_have(kinds, case, columns) for kinds in made):
-        return "xla"
-    rows, read = math.prod(shape) // columns, rule.pairs_read.get(case)
-    if read and before == "apart" and rows > columns // rule.split_columns:  # one block has each
-        whole = columns * dtype.itemsize % 16 == 0
-        if by_kernel and "picked" in how:
-            of_pairs = columns >= read.picked and whole
-        elif by_kernel or "reduced" in how:
-            of_pairs = columns >= read.reduced
-        else:
-            of_pairs = columns >= read.elements and whole
-        if of_pairs:
-            return "pairs"
-    if by_kernel:
-        return None
-    of_kernel = again and _any_have(rule.reduced, case, columns)
-    of_kernel |= "across" in how and _any_have(rule.across, case, columns)
-    return "kernel" if before and of_kernel else None
-
-
-def _rule_of_last(
-    shape: tuple[Any, ...], axis: int, dtype: Any, output_dtype: Any, platform: str
-) -> Rule | None:
-    """The rule, of rows along the last axis, of one dtype, and more than costs a launch alone."""
-    rule, known = RULES.get(platform), all(isinstance(d, int) for d in shape)
-    if rule is None or not known or dtype != output_dtype or math.prod(shape[axis + 1 :]) != 1:
-        return None
-    return rule if math.prod(shape) > rule.elements else None
-
-
-def reads_operand(
-    op: str,
-    shape: tuple[Any, ...],
-    axis: int,
-    dtype: Any,
-    output_dtype: Any,
-    *,
-    batch_invariant: bool | None,
-) -> bool:
-    """Whether XLA's code anywhere may make a derivative that is `op` of what the result is of."""
-    case, columns = (op, dtype.itemsize), shape[axis]
-    for platform, rule in RULES.items():
-        # Neighbours make these XLA's.
-        some = (rule.of_operand, rule.singly_in_both)
-        fused = isinstance(columns, int) and any(_any_have(kinds, case, columns) for kinds in some)
-        problem = op, shape, axis, dtype, output_dtype, platform
-        around = "fused" if fused else None
-        choice = choose(*problem, batch_invariant=batch_invariant, around=around)
-        if choice.implementation == "xla":
-            return True
-    return False
-
-
-def rereads(
-    op: str, shape: tuple[Any, ...], axis: int, dtype: Any, platform: str, *, multiplied: bool
-) -> bool:
-    """Whether XLA's derivative reads a result of `op` that a kernel wrote, and its tangent is of.
-
-    The kernel may have multiplied the logits.
-    """
-    columns, rule = shape[axis], RULES[platform]
-    least = rule.reread.get((op, dtype.itemsize))
-    if least is None or not all(isinstance(d, int) for d in shape[axis:]):
-        return False
-    last = math.prod(shape[axis + 1 :]) == 1
-    return last and (multiplied or columns * dtype.itemsize % 16 == 0 or columns >= least)
-
-
-def reads_stored(
-    op: str, shape: tuple[Any, ...], axis: int, dtype: Any, platform: str, *, how: Collection[str]
-) -> bool:
-    """Whether XLA's derivative reads a result of `op` that a kernel wrote, whatever is made of it.
-
-    XLA may have what made its tangent within it, and it is known `how` its code reads the result.
-    """
-    columns, kinds = shape[axis], RULES[platform].stored
-    if not isinstance(columns, int) or math.prod(shape[axis + 1 :]) != 1:
-        return False
-    most = next((way for way in kinds if way in how), None)
-    some = most is not None and _any_have(kinds[most], (op, dtype.itemsize), columns)
-    return some or columns > ONE_KERNEL
-
-
-def choose(
-    op: str,
-    shape: tuple[Any, ...],
-    axis: int,
-    dtype: Any,
-    output_dtype: Any,
-    platform: str,
-    *,
-    batch_invariant: bool | None = None,
-    alone: bool = True,
-    widened: bool = False,
-    around: str | None = None,
-    multiplied: bool = False,
-    biased: bool = False,
-    differentiated: bool = False,
-) -> Choice:
-    """What runs `op`, a primitive's name, on a platform that has kernels for these dtypes.
-
-    `shape` is that of the whole operand, however an automatic mesh shards it; with `alone` no
-    devices share it, or each has whole rows and this is what it has. `widened` says that a
-    program has the operand in float32, and 16 bits before that; of a derivative, that all is that
-    its result and its tangent, or one of them, are computed from. `multiplied` says that the
-    kernels multiply the logits by a number, `biased` that they add a bias to them, and
-    `differentiated` that there is a derivative too; "selected_" before its name, that its tangent
-    and its result are selected by a mask.
-
-    `around` is one of `AROUND`; any other name, or None, says that nothing is known. "fused": XLA
-    may have what made the operand within its own code, of a derivative the tangent; "scaled", of a
-    derivative, only what is made of it; either, that XLA's code made the result. "stored": a kernel
-    made a derivative's result, and XLA may have more within its own code than it would write and
-    read for a kernel; with "apart", nothing of the tangent's, with "again", what is made of that
-    result. "apart": there is no such thing, forward or around a derivative. "narrowed": what is
-    "fused" reads 32 bits or more to make the logits, which have 16. Forward, "product": it is
-    "apart", and a matrix product made the operand, maybe times a number.
-    """
-    rule = RULES.get(platform)
-    if is_short(op, shape[axis], platform):
-        return Choice("xla", f"rows of {shape[axis]}: XLA's vectors go across them")
-    if rule is None:
-        return Choice(platform, "the kernels are the faster ones at every size")
-    if batch_invariant:
-        return Choice(platform, "batch_invariant=True: XLA does not promise it")
-    if not all(isinstance(d, int) for d in shape):
-        return Choice(platform, "the shape is symbolic")
-    if op.startswith("selected_"):
-        return Choice("xla", "between two selects by a mask, which XLA fuses with it")
-    family, columns, elements = FAMILY.get(op, ""), shape[axis], math.prod(shape)
-    last = math.prod(shape[axis + 1 :]) == 1
-    few_rows = rule.split.get(op, 0)
-    if op == "logsumexp":
-        few_rows = max(few_rows, columns // rule.split_columns)
-    are_few = 0 < elements <= few_rows * columns
-    derivative = family == "softmax" and op not in FORWARD
-    if widened and output_dtype.itemsize == 4:
-        longer = rule.pairs.get(op, Longer(columns, 0))
-        rows = max(longer.rows, columns // rule.split_columns)
-        too_few = elements <= max(rows * columns, rule.elements)
-        if last:
-            fuses = columns <= rule.widened.get(op, 0)
-        else:
-            fuses = columns >= rule.widened_across.get(op, math.inf)
-        # Of few long rows of softmax XLA's code is the faster one, but for those that may be split.
-        fuses |= op == "softmax" and too_few and not (are_few and columns >= rule.long)
-        if derivative or fuses:
-            why = "float32 made of 16 bits: XLA fuses that, and maybe the way back"
-            return Choice("xla", why)
-        if last and columns > longer.columns and not too_few:
-            why = "float32 made of 16 bits: a kernel reduces rows, XLA fuses what is made of them"
-            return Choice(platform, why, pairs=True)
-    splits = are_few or (batch_invariant is False and elements <= rule.asked * columns)
-    held = op in FORWARD and dtype == output_dtype and str(dtype) in ("float32", "bfloat16")
-    held = held and alone and columns * dtype.itemsize % 16 == 0
-    long = rule.held if held else rule.long
-    if splits and last and family != "terms" and columns >= long:
-        why = f"rows of {long} or more, of which few may be split"
-        return Choice(platform, why, batch_invariant=False)
-    if not last and op.startswith("biased_") and columns in rule.biased:
-        wide, plain = compute_dtype(dtype, output_dtype), op.removeprefix("biased_")
-        return choose(plain, shape, axis, wide, output_dtype, platform)
-    if elements <= rule.elements and family != "absmax":  # which is several launches to XLA
-        return Choice("xla", f"at most {rule.elements} elements: a launch costs more than they do")
-    if family == "logsumexp" and columns <= FEW_COLUMNS:
-        return Choice("xla", f"at most {FEW_COLUMNS} columns, of which XLA makes no reduction")
-    few = rule.few.get(family)
-    if few and columns >= few.columns and elements <= few.rows * columns:
-        return Choice("xla", f"at most {few.rows} long rows, which keep few multiprocessors busy")
-    if not last and (why := _why_not_interleaved(op, shape, axis, dtype, output_dtype, rule)):
-        return Choice("xla", why)
-    if family == "terms":
-        if columns < rule.terms_columns:
-            return Choice("xla", f"masked rows of fewer than {rule.terms_columns}")
-        wide = dtype.itemsize == output_dtype.itemsize == 4
-        for longest, most in rule.wide_terms if wide else rule.terms:
-            if columns <= longest and elements <= most:
-                return Choice("xla", f"at most {most} elements, which XLA fuses")
-    width = max(dtype.itemsize, output_dtype.itemsize)
-    if around in STORED:
-        return Choice("xla", "XLA fuses more with it than the kernel that stored the result")
-    if around == "apart" and last and derivative:
-        return Choice(platform, "XLA would fuse nothing with it")
-    case, same = (op, width), dtype == output_dtype
-    most = rule.columns.get(case, 0)
-    if not last and in_slabs(op, shape, axis, dtype, output_dtype, rule.slabs):
-        if math.prod(shape[:axis]) <= rule.slabs.few:
-            why = f"at most {rule.slabs.few} slabs, which more blocks may share"
-            return Choice(platform, why, batch_invariant=False)
-        return Choice(platform, "neighbours that blocks keep all together")
-    fused = around in ("fused", "narrowed")
-    singly = last and same and _any_have(rule.singly, case, columns)
-    why_singly = "rows that are no whole vectors: XLA reads them singly"
-    in_both = last and same and _any_have(rule.singly_in_both, case, columns)
-    if derivative and (singly or (in_both and around is None)):
-        return Choice(platform, why_singly)
-    if most and derivative and (fused or around == "scaled"):
-        too_empty = rule.fused_filled if fused else rule.scaled_filled
-        rounded = around == "narrowed" and _any_have(rule.rounded, case, columns)
-        if rounded or filled(columns) >= too_empty.get(case, 0):
-            return Choice("xla", "XLA fuses it with its neighbours")
-    across = rule.fused_across.get(case) if same else None
-    if fused and across is not None and (columns > most if last else columns >= across):
-        return Choice("xla", "XLA fuses it with what comes before")
-    if not most:
-        return Choice(platform, f"XLA has no single kernel at the memory limit for {op} of {dtype}")
-    if not last:
-        return Choice(platform, "the axis is not the last one")
-    if columns > most:
-        return Choice(platform, f"rows of more than {most}")
-    whole, apart = columns * width % 16 == 0, around in ("apart", "product")
-    if differentiated and same and _any_have(rule.singly, (f"{op}_tangent", width), columns):
-        return Choice(platform, why_singly)
-    if biased:
-        added = rule.added_in_both if differentiated else rule.added
-        if apart and columns in added.get(case, ()) and (whole or width == 2):
-            return Choice(platform, "rows that the kernels add a bias to")
-        return Choice("xla", f"rows of at most {most}: one kernel that adds the bias")
-    product = around == "product"
-    if product and not whole and _any_have(rule.padded, case, columns):
-        return Choice("xla", "XLA drops a product's padding within it")
-    if not whole and _any_have(rule.odd, case, columns):
-        if op in FORWARD and columns >= rule.odd_columns and elements <= rule.odd_elements:
-            return Choice("xla", f"at most {rule.odd_elements} elements of rows for a warp each")
-        narrowed = around == "narrowed"
-        converted = (op, 4 if narrowed else dtype.itemsize, output_dtype.itemsize)
-        fuses = (fused and same) if width == 2 else widened
-        alone_forward = narrowed or not differentiated or columns < rule.terms_columns
-        if fuses and alone_forward and _any_have(rule.together, converted, columns):
-            return Choice("xla", "XLA fuses it with what comes before, and reads some at a time")
-        return Choice(platform, why_singly)
-    singly |= differentiated and in_both
-    if singly and apart and not (multiplied and differentiated):
-        return Choice(platform, why_singly)
-    too_empty = (rule.fused_filled if fused else rule.filled).get(case, 0)
-    padded = filled(columns) < too_empty or (apart and _any_have(rule.apart, case, columns))
-    if whole and padded:
-        return Choice(platform, "rows with too much padding for XLA")
-    if whole and product and _any_have(rule.scores, case, columns):
-        return Choice(platform, "a matrix product's, and with another the faster ones")
-    if whole and apart and differentiated:
-        kinds = (rule.in_both, rule.in_both_multiplied) if multiplied else (rule.in_both,)
-        if any(_any_have(rows, case, columns) for rows in kinds):
-            return Choice(platform, "the kernels are the faster ones with the derivative")
-    return Choice("xla", f"rows of at most {most}: one kernel that fuses with its neighbours")
-
-
-def _any_have(kinds: Kinds, case: tuple[Any, ...], columns: int) -> bool:
-    return any(rows.have(columns) for rows in kinds.get(case, ()))
 
 
 def _why_not_interleaved(

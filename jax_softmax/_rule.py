@@ -1,0 +1,575 @@
+"""Where XLA's code is the faster one in a graph: what was measured, by device.
+
+A custom call does not fuse with its neighbours; XLA's own code does. Thresholds are measured by
+benchmarks/graph.py (benchmarks/results/h200-graph-short.json, h200-graph-long.json,
+h200-graph-odd.json of rows of 16 bits that are no whole vectors, h200-graph-lengths-16bit.json and
+-float32 of those that are no powers of two) and derived by choose.py, where the gain is more than a
+hundredth and XLA's kernel alone, in the same files, takes no more than a third longer than ours
+(other forms of softmax's backward pass: benchmarks/results/h200-graph-forms.json). What is `fused`,
+`scaled` and `apart` is by `choose.py --around` of the same files and of h200-graph-across.json, in
+most of which each is the faster one at each length. What depends on masks, on few or short rows and
+on other axes than the last is set by hand where benchmarks/survey.py's random problems are on
+either side (benchmarks/results/h200-survey.json, -11, -21, -22 and -31; float64 follows the
+narrower types).
+"""
+
+import math
+from typing import Any, NamedTuple
+
+from ._reference import ONE_KERNEL, filled
+
+
+class Few(NamedTuple):
+    """So many columns or more, so few rows: XLA's code, which spreads each over the device."""
+
+    columns: int
+    rows: int
+
+
+class Longer(NamedTuple):
+    """More columns, and more rows."""
+
+    columns: int
+    rows: int
+
+
+class Read(NamedTuple):
+    """The fewest columns, by what is made of a result, of which XLA has two values for each row.
+
+    XLA's kernel of both is as fast where rows are short and a result is read element by element: a
+    cast behind 400 float32 columns of log-softmax has 0.9 of that speed so, behind 512 1.2 times, a
+    sum of squares 2.1 and 1.3 times (benchmarks/results/h200-graph-pairs-everywhere.json); or where
+    they are no whole vectors: behind 1,999 columns 0.5 and 1.3 times (h200-graph-pairs-odd.json).
+    Labels that pick from it, too, are faster by kernels both ways, where these have the result:
+    smoothed ones of 333 columns 1.3 times (h200-losses-by-hand.json).
+    """
+
+    reduced: int  # where that is reduced, or a kernel would write the result
+    elements: int  # elsewhere, of whole vectors
+    picked: int  # where a kernel would write what labels pick from, too
+
+
+class Fused(NamedTuple):
+    """So many columns and elements or less: XLA's code, a launch of which is most of its time."""
+
+    columns: int
+    elements: int
+
+
+class Rows(NamedTuple):
+    """So many columns, and filling so much, or less, of the power of two that XLA pads them to."""
+
+    columns: range
+    least: float = 0
+    less: float = math.inf
+
+    def have(self, columns: int) -> bool:
+        return columns in self.columns and self.least <= filled(columns) < self.less
+
+
+Kinds = dict[Any, tuple[Rows, ...]]  # by the op, and the bytes of an element
+
+
+def any_have(kinds: Kinds, case: tuple[Any, ...], columns: int) -> bool:
+    return any(rows.have(columns) for rows in kinds.get(case, ()))
+
+
+class Slabs(NamedTuple):
+    """Neighbours that blocks keep all together, one stretch of memory for each.
+
+    They are few, or no whole vectors. Of fewer of them, or of fewer bytes of all operands in all,
+    XLA's kernels are the faster ones (benchmarks/results/h200-slabs.json).
+    """
+
+    # What tiles bring instead (as PrefersSlab in cuda/plan.h has it; test_choice.py compares): of
+    # whole vectors so many columns, and vectors of a slab's inputs; of others so many columns and,
+    # of all inputs, bytes, and more for each neighbour.
+    columns: int
+    vectors: int
+    tile_columns: int
+    few_bytes: int
+    neighbour_bytes: int
+    # Of others, the most bytes of the slabs that make whole vectors, and the fewest of these that
+    # keep the device busy.
+    tile_bytes: int
+    tiles: int
+    fewest: dict[int, int]  # by the number of inputs
+    few: int  # that leave half of the multiprocessors to more blocks for each
+    most_bytes: dict[int, int]  # that clusters are fast with, by the bytes of an element
+    # The fewest in all: forward by the op, of derivatives by the bytes of an element.
+    forward_bytes: dict[str, int]
+    derivative_bytes: dict[int, int]
+    odd_bytes: int  # of 16 bits and an odd number of neighbours, which XLA reads one by one
+    # Derivatives are XLA's where whole vectors make slabs of more bytes.
+    whole_bytes: int
+    # At most so many vectors make a period, after which elements are of the same rows again: blocks
+    # have no more threads.
+    longest: int
+    # Periods of more than this, or in 16 bits of twice as many, have many statistics. With fewer
+    # bytes than those, by the number of inputs, they are XLA's, and derivatives of more than twice
+    # as many with any; slabs of more bytes are not kept.
+    wide: int
+    wide_bytes: dict[int, int]
+    wide_most_bytes: int
+
+
+class Rule(NamedTuple):
+    """Where XLA's code is the faster one in a graph, and what a block of the kernels may keep.
+
+    Along another axis than the last, rows that blocks have no room for are read twice. XLA's code
+    takes 0.35 to 0.84 of the time then, where neighbours are no whole vectors of 16 bytes. Bytes,
+    columns and numbers are an H200's: others' blocks may have room for less.
+    """
+
+    slabs: Slabs
+    slab_columns: int  # the most columns where neighbours are one vector, of values for each row
+    panel_bytes: int  # the most of all inputs, of four whole vectors side by side
+    # By op: the most columns for which panels of a cluster, of four such vectors or more, are the
+    # faster ones (benchmarks/results/h200-panel-strategies.json).
+    panel_columns: dict[str, int]
+    # By the bytes of an element: the fewest vectors of neighbours, of all columns, of which kernels
+    # that convert keep enough threads busy. With fewer, and with two side by side of 16 bits, XLA's
+    # code takes 0.2 to 1.0 of the time, in derivatives of two mostly 0.3 to 0.9
+    # (benchmarks/results/h200-conversions-across.json, of softmax).
+    converted_vectors: dict[int, int]
+    streamed_columns: int  # the most that a few threads may read once, for a value each row
+    rows_twice: int  # the fewest rows that keep the device busy when they are read twice
+    # Too little for blocks to share out (benchmarks/results/h200-small.json): of values each row,
+    # where neighbours are no whole vectors; fewer vectors of neighbours than these, of rows that
+    # blocks keep, of more than streamed_columns.
+    few_values: Few
+    panel_vectors: int
+
+    elements: int  # up to which a launch is all that an op costs
+    # The same with masks or other terms, of rows that are one kernel to XLA, and of 32 bits: of
+    # twelve problems of one to three million masked elements the kernels took 1.14 times as long as
+    # jax.nn in geometric mean, three times less, of five of less than one and 5,656 to 16,384
+    # columns 1.19 times, once less, and of two with a bias 1.08 and 1.7 times (the surveys).
+    terms: tuple[Fused, ...]
+    wide_terms: tuple[Fused, ...]
+    # By op: the most columns along the last axis that XLA's code reads as 16 bits, where these were
+    # brought to float32 for the softmax and its result may go back, which no kernel sees. With that
+    # the kernels take 1.8 to 2.5 times as long, without it XLA 1.0 to 1.13 times
+    # (benchmarks/results/h200-mixed-rows.json), with masks 1.2 to 1.6 times (h200-mixed.json), of
+    # 5,000 and 8,192 columns 1.6 to 2.1 times, with their gradient 0.76 to 1.18, where jax.nn takes
+    # up to 1.4 times as long as XLA's code here (h200-mixed-masks.json).
+    widened: dict[str, int]
+    # The same along another axis, from so many columns on: of 1,024 XLA takes 0.7 of the time of
+    # kernel and cast, 1.2 of the kernel's, of 21 columns 0.9 and 1.9, and fuses with derivatives
+    # (benchmarks/results/h200-graph-casts.json). Softmax by kernels has 0.3 to 1.0 times jax.nn's
+    # speed with a cast back, without it 0.4 to 2.1 times (h200-mixed-across.json).
+    widened_across: dict[str, int]
+    # By op: longer rows along the last axis, of 16 bits in float32, are two values each by a
+    # kernel, and XLA makes the elements of these with what reads them, where there are more rows
+    # than one for `split_columns` of theirs: one block has each. That has 1.0 to 3.4 times jax.nn's
+    # speed, 0.5 to 2.0 for log-softmax of up to 14,000 columns or few rows, and 0.5 where squares
+    # of 16,384 columns are summed. The kernels that write a result, twice the bytes of what it is
+    # made of, take 1.1 to 1.8 times as long with a cast back, and without it 0.3 to 1.0 times
+    # (benchmarks/results/h200-mixed-pairs.json).
+    pairs: dict[str, Longer]
+    # Of what is differentiated, and read by code of XLA's alone: it is not written then, nor read
+    # again for the derivative.
+    pairs_read: dict[tuple[str, int], Read]
+    # By the op and the bytes of an element: what a kernel writes the result of, and not XLA, where
+    # what reads that reduces it, and what is made of it comes back to its derivative, XLA's; all
+    # that XLA may do before it is to add a bias, which the kernel adds then. That is one pass over
+    # the result for each reduction, or both, and one for the gradient: a sum of squares behind 512
+    # to 2,048 columns takes 0.49 to 0.88 of the time of XLA's code for all, and 0.75 to 0.92 of
+    # that of the kernels, which the tangent would be written for
+    # (benchmarks/results/h200-graph-reduced.json; of odd float32 rows 0.66 to 1.01 of XLA's,
+    # h200-graph-reduced-odd.json, and after a bias 0.17 to 1.03, 0.65 in geometric mean,
+    # h200-graph-reduced-biased.json).
+    reduced: Kinds
+    # The same of any result that a kernel wrote: the fewest columns of rows that are no whole
+    # vectors. Where the kernel multiplied, XLA's derivative does too, of all.
+    reread: dict[tuple[str, int], float]
+    # And what XLA's code makes in place of a kernel, where it has it within a derivative's too: by
+    # what it would fuse of what made the logits, nothing ("apart") or a product with a number at
+    # most ("multiplied"), or more ("fused"), and how the result is read, that is reduced and comes
+    # back ("again") or by each of its ways. It is neither written nor read then: 0.50 to 1.04 of
+    # the time (h200-graph-unwritten.json, -elements.json). After a scale XLA makes three kernels of
+    # softmax that is mostly padding, which took up to 1.5 times as long.
+    unwritten: dict[tuple[str, str], Kinds]
+    # The same of what reduces a result across its rows, which XLA has not in one kernel with these,
+    # whatever the tangent is made of.
+    across: Kinds
+    # Results that a kernel wrote, by the first of these ways that XLA's code has read them in,
+    # whose derivative is XLA's, with what made the tangent. It takes 0.84 to 0.98 of the time of a
+    # kernel's, which that is written for, in 16 bits, where rows are even or nothing is reduced,
+    # for a sum across rows 0.64 to 0.80, and of odd float32 rows 0.75 to 1.05, but of a plain sum
+    # 1.2. Of a cast alone, of shorter float32 rows and odd ones of 16 bits that are reduced it
+    # takes 1.03 to 1.66 times as long (h200-graph-readers.json).
+    stored: dict[str, Kinds]
+    # Longer rows whose derivative XLA's code makes of the operand, fused with neighbours, as of all
+    # where its code is the faster one without any. Of the result it is two kernels: 3,504 to 4,096
+    # columns of log-softmax in 16 bits with a product by element or a cast behind take 0.66 to 0.81
+    # of the time, after a bias 0.92 to 0.99 (h200-graph-of-operand.json; of 2,504 and 3,000 0.96 to
+    # 1.3 times as long).
+    of_operand: Kinds
+    terms_columns: int  # fewer are read one by one
+    # Columns along another axis, where XLA's one kernel makes float32 logits with their bias and
+    # ours take it from there: 0.6 to 1.0 of the time of XLA's code for all of it, with fewer or
+    # more columns 1.0 to 1.5 (the surveys).
+    biased: range
+    long: int  # columns from which few rows may be split
+    # The same of those that clusters may keep (SplitClusterBlocks in cuda/plan.h, and
+    # benchmarks/results/h200-graph-few-shorter.json), where no devices share them.
+    held: int
+    asked: int  # the most rows that are split only where the caller says so (kSplitRows there)
+    few: dict[str, Few]  # by family
+    # By op: the most rows, where kernels that may split them take less time than XLA's code takes,
+    # in geometric mean over all neighbours (benchmarks/results/h200-graph-few.json); of more than
+    # eight, or for a value each, alone (h200-split-rows.json). XLA's derivatives of a result are
+    # two kernels, which are as fast and fuse.
+    split: dict[str, int]
+    split_columns: int  # of a value each: or a row for so many of its columns
+    # By family, or of what is converted: the most columns along another axis that XLA unrolls. That
+    # is slower where a thread of the kernels holds its rows, vectors of neighbours.
+    interleaved: dict[str, int]
+    # The most columns along another axis, and elements, of derivatives that are XLA's single kernel
+    # (softmax's, benchmarks/results/h200-small.json: 0.66 to 0.79 of the time).
+    narrow_columns: int
+    narrow_elements: int
+    # The rest goes by (op, bytes of the widest element): columns up to which XLA's one kernel is
+    # the faster one in geometric mean over all neighbours.
+    columns: dict[tuple[str, int], int]
+    # Rows of no more columns that are the kernels' again, being no whole vectors: XLA reads these
+    # singly.
+    odd: Kinds
+    # The most elements of rows of so many of these columns or more, forward, that are XLA's all the
+    # same: a warp has several rows, and few have any (benchmarks/results/h200-small.json).
+    odd_elements: int
+    odd_columns: int
+    # Those of them that XLA's code is fast with all the same where it has what comes before within
+    # it, by the op and the bytes that it reads and writes: of 16 bits what it reads by fours, or
+    # softmax's by twos (benchmarks/results/h200-graph-fours.json), of conversions more
+    # (h200-graph-narrowed.json, -widened.json). But for what is rounded, kernels that add a bias
+    # themselves are as fast where there is a derivative; rows of fewer columns have none.
+    together: Kinds
+    # The same of a matrix product's, which is padded where rows are no whole vectors: XLA drops
+    # that within its code, and before a kernel in a pass more (h200-graph-products.json).
+    padded: Kinds
+    # Rows of whole vectors that fill less of the power of two that XLA pads them to are the
+    # kernels': what XLA makes of them is several kernels, or one for which padding costs too much.
+    filled: dict[tuple[str, int], float]
+    # The same where XLA may fuse a derivative with what makes its tangent, or the forward pass with
+    # what comes before it, and a derivative with what comes after it alone.
+    fused_filled: dict[tuple[str, int], float]
+    scaled_filled: dict[tuple[str, int], float]
+    # The same whatever they fill, where wider logits are "narrowed": between float32 and back 0.83
+    # to 0.86 of the time (h200-graph-elements.json), with a product by element behind 0.66 to 0.77.
+    rounded: Kinds
+    # Without anything that XLA may fuse before them, forward, more of them are the kernels': as
+    # fast in geometric mean over all that may follow, or faster.
+    apart: Kinds
+    # The same of an odd number of columns, which XLA reads singly: 0.66 to 1.00 of the time over
+    # all that follows, but 1.2 to 2 times as long where that is element by element. What fills
+    # more, or is even, mostly takes longer (benchmarks/results/h200-graph-singly.json), and so do
+    # both passes of some where the kernels multiply the logits. Derivatives of those for which
+    # XLA's code is slowest are kernels whatever they may be fused with, and then the forward pass
+    # (-singly-both.json): of 65 to 79 columns both take 0.53 to 1.09 of the time, and 1.18 to 1.22
+    # with a bias before and a product by element behind (-singly-sums.json).
+    singly: Kinds
+    # More of them where there is a derivative, and nothing multiplies the logits: 0.60 to 1.00 of
+    # the time with nothing or a product behind (-singly-longer.json), but up to 2 times as long
+    # where that is element by element, which is `unwritten` then. Derivatives of those are the
+    # kernels', too, unless XLA knows more of the result than that it is in memory: with a cast
+    # behind 107 to 357 columns take 0.75 to 0.86 of the time (-singly-default.json, and by this
+    # rule h200-graph-unwritten.json), with picked and smoothed labels others 0.6 to 0.9.
+    singly_in_both: Kinds
+    # Scores, which a matrix product made and what follows mostly does not fuse with: another one,
+    # as in attention, or nothing. With both the kernels take 0.82 to 1.00 of the time, products
+    # included (benchmarks/results/h200-graph-products.json).
+    scores: Kinds
+    # The same where there is a derivative, which is the kernels' but for some of what follows: both
+    # took 1.00 to 1.12 times as long by the rule before it (benchmarks/results/h200-graph-both.json
+    # beside h200-graph-short.json, -long and -lengths-16bit).
+    in_both: Kinds
+    # More of them where kernels multiply the logits, and the derivative is XLA's, which multiplies
+    # that. Of 512 to 4,096 columns log-softmax of 16 bits took 0.87 to 0.99 times as long, softmax
+    # of float32 0.90 to 1.02 (benchmarks/results/h200-graph-stored.json).
+    in_both_multiplied: Kinds
+    # Columns where kernels add a bias to logits that nothing made which XLA may fuse: without a
+    # derivative and with it, in 32 bits of whole vectors. Of most others, up to those that are one
+    # kernel to XLA, its code is the faster one (benchmarks/results/h200-graph-biased.json).
+    added: dict[tuple[str, int], range]
+    added_in_both: dict[tuple[str, int], range]
+    # With what XLA may fuse before it, forward, rows of any length are XLA's, and along another
+    # axis those of so many columns or more.
+    fused_across: dict[tuple[str, int], int]
+
+
+# (platform, op): columns up to which XLA's code is the faster one for any number of rows: a CPU's
+# kernels start a vector for each row, XLA's vectors go across rows (EPYC 9004, 2026-11: the
+# gradient at 2 columns 0.5-1.0 of XLA's speed, at 3 1.3-1.6; absmax at 8 0.8-1.6, at 10 1.7-2.6).
+SHORT_ROWS = {("cpu", "cross_entropy_gradient"): 2, ("cpu", "absmax"): 8}
+
+# Those of softmax's family that read one operand; the others are derivatives, and read two.
+FORWARD = ("softmax", "log_softmax")
+SOFTMAX = ("softmax", "softmax_tangent")
+LOG_DERIVATIVES = ("log_softmax_tangent", "log_softmax_cotangent")
+LOG_SOFTMAX = ("log_softmax", *LOG_DERIVATIVES)
+FAMILIES = {
+    "softmax": (
+        *SOFTMAX,
+        *LOG_SOFTMAX,
+        # Where a zero may stand for a masked logit, as in softmax's derivatives under masks and
+        # other terms, and where the logits are not at hand: XLA makes two kernels of any length.
+        "masked_softmax_tangent",
+        "masked_log_softmax_tangent",
+        "masked_log_softmax_cotangent",
+    ),
+    "logsumexp": ("logsumexp",),
+    # "biased": where a bias, and maybe a scale, is all that there is.
+    "terms": ("masked_softmax", "masked_log_softmax", "biased_softmax", "biased_log_softmax"),
+    "absmax": ("absmax",),
+}
+FAMILY = {op: family for family, ops in FAMILIES.items() for op in ops}
+
+# Rows of log-softmax that are no whole vectors, and XLA's where there is no derivative.
+ODD_LOG_ROWS = (Rows(range(9, 2**9, 2), least=0.75), Rows(range(2**9 + 1, ONE_KERNEL + 1, 2)))
+
+# Rows of 16 bits that are whole vectors.
+WHOLE_NARROW_ROWS = {(op, 2): (Rows(range(2**6, ONE_KERNEL + 1, 8)),) for op in FORWARD}
+
+# Platforms without a rule run their kernels.
+RULES = {
+    "cuda": Rule(
+        slabs=Slabs(
+            columns=2**8,
+            vectors=2**9,
+            tile_columns=2**10,
+            few_bytes=10 * 2**10,
+            neighbour_bytes=200,
+            tile_bytes=2**16,
+            tiles=2**7,
+            fewest={1: 4, 2: 6},
+            few=33,
+            most_bytes={2: 3 * 2**20, 4: 9 * 2**18},
+            forward_bytes={"softmax": 2**21, "log_softmax": 2**18},
+            derivative_bytes={2: 2**23, 4: 12 * 2**20},
+            odd_bytes=3 * 2**20,
+            whole_bytes=2**19,
+            longest=2**8,
+            wide=2**5,
+            wide_bytes={1: 2**23, 2: 48 * 2**20},
+            wide_most_bytes=1_400_000,
+        ),
+        slab_columns=1024,
+        panel_bytes=225 * 2**10,
+        panel_columns={
+            "softmax": 2**14,
+            "log_softmax": 2**14,
+            "softmax_tangent": 2**13,
+            "log_softmax_tangent": 2**12,
+            "log_softmax_cotangent": 2**12,
+        },
+        converted_vectors={2: 64, 4: 40},
+        streamed_columns=2**11,
+        rows_twice=2**14,
+        few_values=Few(2**9, 2**10),
+        panel_vectors=2**6,
+        elements=2**17,
+        terms=(Fused(ONE_KERNEL, 2**20),),
+        wide_terms=(Fused(ONE_KERNEL, 3 * 2**20), Fused(2**14, 2**20)),
+        widened={
+            "softmax": 14_000,
+            "masked_softmax": 2**13,
+            "masked_log_softmax": ONE_KERNEL,
+        },
+        widened_across={"log_softmax": 2**7, "softmax": 0},
+        pairs={"softmax": Longer(14_000, 2**7), "log_softmax": Longer(ONE_KERNEL, 0)},
+        pairs_read={("log_softmax", 4): Read(reduced=9, elements=2**9, picked=1000)},
+        reduced={
+            ("softmax", 2): (Rows(range(16, ONE_KERNEL + 1, 8)),),
+            ("softmax", 4): (Rows(range(2**7 + 1, ONE_KERNEL + 1)),),
+            ("log_softmax", 2): (Rows(range(2**7 + 8, ONE_KERNEL + 1, 8)),),
+            ("log_softmax", 4): (Rows(range(2**6 + 1, ONE_KERNEL + 1)),),
+        },
+        unwritten={
+            ("apart", "elements"): {
+                ("softmax", 2): (
+                    Rows(range(52, ONE_KERNEL + 1, 2), least=0.63),
+                    Rows(range(5800, 6001, 4)),
+                    Rows(range(6001, 2**13, 2)),
+                    Rows(range(6002, 2**13, 4)),
+                    Rows(range(10_501, 2**14, 2)),
+                ),
+                ("softmax", 4): (
+                    Rows(range(83, 2**8, 2)),
+                    Rows(range(263, 2**14, 2)),
+                    Rows(range(ONE_KERNEL + 1, 2**13)),
+                ),
+                ("log_softmax", 2): (Rows(range(2**9, ONE_KERNEL + 1, 8), least=0.6),),
+                ("log_softmax", 4): ODD_LOG_ROWS,
+            },
+            ("apart", "again"): {("softmax", 4): (Rows(range(65, 2**7, 2), least=0.85),)},
+            ("apart", "converted"): {
+                ("softmax", 4): (
+                    Rows(range(65, 2**7, 2), least=0.85),
+                    Rows(range(2**7 + 1, 2**8, 2), least=0.55),
+                    Rows(range(257, 2**9, 2), least=0.7),
+                    Rows(range(2**9 + 1, ONE_KERNEL + 1, 2)),
+                ),
+                ("log_softmax", 4): ODD_LOG_ROWS,
+                ("log_softmax", 2): (
+                    Rows(range(2**9, 2**11 + 1, 8), least=0.6),
+                    Rows(range(2**11, ONE_KERNEL + 1, 8), least=0.8),
+                ),
+            },
+            ("multiplied", "elements"): {
+                ("softmax", 2): (
+                    Rows(range(52, ONE_KERNEL + 1, 2), least=0.76),
+                    Rows(range(5800, 6001, 4)),
+                    Rows(range(6001, 2**13, 2)),
+                    Rows(range(6002, 2**13, 4)),
+                    Rows(range(10_501, 2**14, 2)),
+                ),
+                ("softmax", 4): (
+                    Rows(range(ONE_KERNEL + 1, 2**13), least=0.53),
+                    Rows(range(2**13 + 1, 2**14, 2)),
+                ),
+                ("log_softmax", 2): (Rows(range(2**9, ONE_KERNEL + 1, 8), least=0.6),),
+            },
+            ("fused", "elements"): {
+                ("softmax", 2): (
+                    Rows(range(52, 2**9, 2), least=0.63),
+                    Rows(range(1002, ONE_KERNEL + 1, 2), least=0.9),
+                    Rows(range(5400, 6001, 4)),
+                    Rows(range(6001, 2**13, 2)),
+                    Rows(range(6002, 2**13, 4)),
+                ),
+                ("softmax", 4): (
+                    Rows(range(ONE_KERNEL + 1, 2**13), least=0.53),
+                    Rows(range(2**13 + 1, 2**14, 2)),
+                ),
+                ("log_softmax", 2): (Rows(range(84, ONE_KERNEL + 1, 2), least=0.6),),
+                ("log_softmax", 4): (Rows(range(2**9, 2000, 4)),),
+            },
+        },
+        across=WHOLE_NARROW_ROWS,
+        stored={
+            "across": {
+                **WHOLE_NARROW_ROWS,
+                ("softmax", 4): (Rows(range(2**8 + 1, ONE_KERNEL + 1, 2)),),
+            },
+            "reduced": {
+                ("softmax", 2): (Rows(range(66, ONE_KERNEL + 1, 2)),),
+                ("softmax", 4): (Rows(range(2**9 + 1, ONE_KERNEL + 1, 2)),),
+            },
+            "converted": {},
+            "elements": {("softmax", 2): (Rows(range(65, ONE_KERNEL + 1)),)},
+        },
+        of_operand=dict.fromkeys(
+            [(op, 2) for op in LOG_DERIVATIVES], (Rows(range(2**11, ONE_KERNEL + 1, 8), least=0.8),)
+        ),
+        reread={
+            ("softmax", 2): 2**7 + 1,
+            ("softmax", 4): 2**7 + 1,
+            ("log_softmax", 2): math.inf,
+            ("log_softmax", 4): 2**6 + 1,
+        },
+        terms_columns=32,
+        biased=range(32, 2**9 + 1),
+        long=2**15,
+        held=2**14,
+        asked=16,
+        few={
+            "softmax": Few(2**15, 8),
+            "logsumexp": Few(2**15, 8),
+            "terms": Few(2**14, 12),
+        },
+        split={"softmax": 16, "log_softmax": 16, "logsumexp": 64},
+        split_columns=2**10,
+        interleaved={"softmax": 4, "logsumexp": 8, "conversion": 8},
+        narrow_columns=8,
+        narrow_elements=2**20,
+        columns={
+            ("softmax", 2): 4096,
+            ("softmax", 4): 4096,
+            ("log_softmax", 2): 4096,
+            ("log_softmax", 4): 4096,
+            ("softmax_tangent", 2): 256,
+            ("softmax_tangent", 4): 4096,
+            ("log_softmax_tangent", 2): 2048,
+            ("log_softmax_tangent", 4): 4096,
+            ("log_softmax_cotangent", 2): 2048,
+            ("log_softmax_cotangent", 4): 4096,
+            # By its kernel alone (benchmarks/results/h200-bias.json). In 16 bits the first that are
+            # not fewer than terms_columns are ours: of 961,834 rows of 32, XLA's code takes 40 us
+            # and ours 31 (h200-survey-31.json).
+            ("biased_softmax", 4): 64,
+            ("biased_log_softmax", 4): 64,
+            # By its kernel alone (benchmarks/results/h200-columns-float64.json).
+            ("softmax", 8): 16,
+            ("log_softmax", 8): 16,
+        },
+        odd={
+            **dict.fromkeys(
+                [(op, 2) for op in (*SOFTMAX, "log_softmax")], (Rows(range(5, 2**11)),)
+            ),
+            ("softmax_tangent", 4): (Rows(range(5, 2**6), less=0.57),),
+            **dict.fromkeys([(op, 2) for op in LOG_DERIVATIVES], (Rows(range(ONE_KERNEL)),)),
+            **dict.fromkeys([(op, 4) for op in LOG_SOFTMAX], (Rows(range(5, 2**9), less=0.75),)),
+            **dict.fromkeys([(f"biased_{op}", 4) for op in FORWARD], (Rows(range(ONE_KERNEL)),)),
+        },
+        odd_elements=2**20,
+        odd_columns=2**9,
+        together={
+            ("softmax", 2, 2): (Rows(range(10, 2**10, 2), least=0.55),),
+            ("log_softmax", 2, 2): (Rows(range(12, 2**10, 4), least=0.55),),
+            ("softmax", 4, 2): (Rows(range(5, 2**11), least=0.55), Rows(range(8, 2**11, 4))),
+            ("log_softmax", 4, 2): (
+                Rows(range(6, 2**9, 2), least=0.55),
+                Rows(range(8, 2**9, 4)),
+                Rows(range(2**9, 2**11), least=0.55),
+            ),
+            ("log_softmax", 2, 4): (Rows(range(6, 2**9, 2), least=0.53),),
+        },
+        padded={
+            ("softmax", 2): (Rows(range(ONE_KERNEL)),),
+            ("log_softmax", 2): (Rows(range(ONE_KERNEL), least=0.55),),
+        },
+        filled={
+            ("softmax_tangent", 2): 0.8,
+            **dict.fromkeys([(op, 2) for op in LOG_SOFTMAX], 0.55),
+        },
+        fused_filled={("softmax_tangent", 2): 0.55},
+        scaled_filled={("softmax_tangent", 2): 0.8},
+        rounded={("softmax_tangent", 2): (Rows(range(68, ONE_KERNEL + 1, 4)),)},
+        apart={
+            ("softmax", 2): (Rows(range(256, ONE_KERNEL + 1), less=0.55),),
+            ("log_softmax", 2): (Rows(range(512, ONE_KERNEL + 1), less=0.99),),
+        },
+        singly={
+            ("softmax", 4): (Rows(range(17, 2**9, 2), less=0.55),),
+            ("softmax_tangent", 4): (Rows(range(65, 2**7, 2), less=0.64),),
+        },
+        singly_in_both={
+            **dict.fromkeys([(op, 4) for op in SOFTMAX], (Rows(range(65, ONE_KERNEL + 1, 2)),)),
+            **dict.fromkeys([(op, 4) for op in LOG_SOFTMAX], ODD_LOG_ROWS),
+        },
+        scores={
+            ("softmax", 2): (
+                Rows(range(2**6, 2**9), less=0.8),
+                Rows(range(2**9, ONE_KERNEL + 1)),
+            )
+        },
+        in_both={
+            ("softmax", 2): (
+                Rows(range(128, 2**9), less=0.7),
+                Rows(range(2**9, ONE_KERNEL + 1)),
+            )
+        },
+        in_both_multiplied={
+            ("softmax", 4): (Rows(range(2**9, ONE_KERNEL + 1)),),
+            ("log_softmax", 2): (Rows(range(2**9, ONE_KERNEL + 1)),),
+        },
+        added={("log_softmax", 2): range(600, ONE_KERNEL + 1)},
+        added_in_both={
+            **dict.fromkeys([(op, 2) for op in FORWARD], range(2**9, ONE_KERNEL + 1)),
+            **dict.fromkeys([(op, 4) for op in FORWARD], range(2**9, 2000)),
+        },
+        fused_across={("softmax", 4): 2**7, ("log_softmax", 4): 2**8},
+    )
+}
