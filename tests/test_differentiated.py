@@ -163,6 +163,7 @@ def test_sums_of_squares_and_their_gradients(op, dtype, scale):
 
 
 # By element, by row, and across rows.
+LENGTHS_READ = (16, 33, 68, 117, 128, 197, 264, 300, 577, 1000, 1001, 2056, 4096, 5001, 7002)
 WEIGHED = (lambda y, w: w * y, lambda y, w: (w * y).sum(-1), lambda y, w: (w * y).sum(0))
 
 
@@ -180,7 +181,7 @@ def test_gradients_of_weighed_results(op, dtype):
         return [gradient(read, g) for read, g in zip(WEIGHED, cotangents, strict=True)]
 
     eps = float(jnp.finfo(dtype).eps)
-    for columns in REDUCED:
+    for columns in LENGTHS_READ:
         shape = 2**18 // columns + 1, columns
         draw = np.random.default_rng(columns)
         x = (3 * draw.standard_normal(shape)).astype(jnp.dtype(dtype))
@@ -310,6 +311,43 @@ def test_what_reads_a_result_is_seen(kind, platform):
         return value, pull_back(jax.lax.optimization_barrier(value))
 
     assert pairs(both) == (expected and platform == "cuda")
+
+
+HOW_READ = {  # of three dimensions
+    "by element": (lambda y: 2 * y, "elements"),
+    "a cast": (lambda y: y.astype("bfloat16"), "converted"),
+    "a sum along the axis": (lambda y: y.sum(-1), "reduced"),
+    "a sum of all": (lambda y: y.sum(), "reduced"),
+    "a sum across rows": (lambda y: y.sum(1), "across reduced"),
+    "a weighed sum across rows": (lambda y: (2 * y).sum((0, 1)), "across elements reduced"),
+    "a sum of a matrix": (lambda y: y.reshape(-1, 1024).sum(0), "reduced"),
+    "both": (lambda y: (y.sum(0), jnp.square(y).sum(-1)), "across elements reduced"),
+    "a maximum, and where one is": (
+        lambda y: (y.max(-1), (2 * y).argmax(1)),
+        "across converted elements reduced",
+    ),
+    "what is not fused": (lambda y: (y.sum(0), y @ jnp.ones((1024, 2))), ""),
+}
+
+
+@pytest.mark.parametrize("kind", HOW_READ)
+def test_how_a_result_is_read(kind, platform, monkeypatch):
+    read, expected = HOW_READ[kind]
+    seen = []
+    choose = _choice.made_as_read
+
+    def made_as_read(*problem, how, **request):
+        seen.append(" ".join(sorted(how)))
+        return choose(*problem, how=how, **request)
+
+    monkeypatch.setattr(_choice, "made_as_read", made_as_read)
+
+    def both_passes(x):
+        value, pull_back = jax.vjp(lambda x: read(jax_softmax.log_softmax(x)), x)
+        return value, pull_back(jax.tree.map(jnp.ones_like, value))
+
+    jax.jit(both_passes).lower(jax.ShapeDtypeStruct((3, 50, 1024), jnp.dtype("float32")))
+    assert seen == ([expected] if expected else [])
 
 
 def test_a_sum_behind_a_function_is_seen(platform):
