@@ -383,6 +383,8 @@ def made_as_read(
     made = [rule.unwritten.get((within, way), {}) for way in ({"again"} if again else how)]
     if fuses and all(any_have(kinds, case, columns) for kinds in made):
         return "xla"
+    if "unread" in how:
+        return None
     rows, read = math.prod(shape) // columns, rule.pairs_read.get(case)
     if read and before == "apart" and rows > columns // rule.split_columns:  # one block has each
         whole = columns * dtype.itemsize % 16 == 0

@@ -624,11 +624,14 @@ def _made_as_read(
     if found is None:
         return operands
     how = how_read(result, axis, functions)
+    # As before another derivative.
+    again = how in (set(), {"unread"}) and op == "log_softmax"
+    again = again and found.scale == 1 and found.bias is None
+    made = of_pairs(found.logits, axis, functions) if again else None
+    if made is not None:
+        return [made if v == result else v for v in operands]
     if not how:
-        # As before another derivative.
-        again = op == "log_softmax" and found.scale == 1 and found.bias is None
-        made = of_pairs(found.logits, axis, functions) if again else None
-        return operands if made is None else [made if v == result else v for v in operands]
+        return operands
     by_kernel, before = is_call(result), None
     if is_fused(found.logits, functions) is False:
         before = "apart" if found.bias is None else "biased"

@@ -125,9 +125,11 @@ def how_read(result: Any, axis: int, functions: Any) -> set[str]:
     """How code reads an array that XLA may have it within.
 
     "reduced", and "across" too where that is not along the axis, by "elements", "picked", or
-    "converted" to another type. Nothing if anything else does, or what picks a few of its elements
-    alone, which is no reason not to write them.
+    "converted" to another type; "unread" if nothing has. Nothing if anything else does, or what
+    picks a few of its elements alone, which is no reason not to write them.
     """
+    if not any(True for _ in result.uses):
+        return {"unread"}
     pending, made, how = [result], set(), set()  # of it, element by element
     seen, calls = set(pending), {}  # by what is called
     while pending and len(seen) <= MOST_VALUES:
@@ -148,8 +150,10 @@ def how_read(result: Any, axis: int, functions: Any) -> set[str]:
                 new = list(reader.results)
             elif name == "stablehlo.reduce":
                 how.add("reduced")
-                along = list(reader.attributes["dimensions"])
-                if axis not in along and shape_of(value) == shape_of(result):
+                # What is behind the axis, and so the axis, lies as it did where that has its shape.
+                shape, behind = shape_of(value), shape_of(result)[axis:]
+                along = len(shape) - len(behind) in list(reader.attributes["dimensions"])
+                if not along and shape[-len(behind) :] == behind:
                     how.add("across")
             elif name in PICKING:
                 how.add("picked")

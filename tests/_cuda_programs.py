@@ -92,6 +92,14 @@ UNWRITTEN = (
     ("log_softmax", "bfloat16", 2048, "weighted", "a bias"),
     ("log_softmax", "float32", 520, "weighted", "a bias"),
 )
+# What nothing reads but its derivative, of which XLA makes one kernel, and what is before it.
+UNREAD = (
+    ("softmax", "bfloat16", 512, "nothing"),
+    ("softmax", "bfloat16", 1000, "a scale"),
+    ("softmax", "float32", 5001, "nothing"),
+    ("softmax", "float32", 1000, "a bias"),
+    ("log_softmax", "float32", 1001, "nothing"),
+)
 # What a kernel writes and XLA's derivative reads, with what makes the tangent of how it is read.
 STORED = (
     ("softmax", "bfloat16", 264, "weighted"),
@@ -579,20 +587,35 @@ def stored(mesh, name, dtype, columns, read) -> dict:
     return {"calls": count_calls(made.as_text()), "kept": kept}
 
 
+BEFORES = {
+    "nothing": lambda x, b: x,
+    "a scale": lambda x, b: 0.125 * x,
+    "a bias": lambda x, b: x + b,
+}
+
+
+def unread(mesh, name, dtype, columns, before) -> list:
+    """Kernels of the gradient of a weighed sum, without its value, and calls."""
+    sharding = NamedSharding(mesh, P())
+    x = jax.ShapeDtypeStruct((ROWS, columns), dtype, sharding=sharding)
+    b = jax.ShapeDtypeStruct((columns,), dtype, sharding=sharding)
+
+    def loss(x, b, w):
+        return (w * getattr(jax_softmax, name)(BEFORES[before](x, b))).sum(dtype="float32")
+
+    hlo = compiled(jax.grad(loss), x, b, x)
+    return [kernels(hlo), count_calls(hlo)]
+
+
 def unwritten(mesh, name, dtype, columns, read, before) -> list:
     """Kernels of both passes, and calls."""
     sharding = NamedSharding(mesh, P())
     x = jax.ShapeDtypeStruct((ROWS, columns), dtype, sharding=sharding)
     b = jax.ShapeDtypeStruct((columns,), dtype, sharding=sharding)
-    befores = {
-        "nothing": lambda x, b: x,
-        "a scale": lambda x, b: 0.125 * x,
-        "a bias": lambda x, b: x + b,
-    }
 
     def both_passes(x, b, w):
         def f(x):
-            y = getattr(jax_softmax, name)(befores[before](x, b))
+            y = getattr(jax_softmax, name)(BEFORES[before](x, b))
             return y * w if read == "weighted" else y.astype(w.dtype)
 
         y, pull_back = jax.vjp(f, x)
@@ -663,6 +686,7 @@ def main() -> None:
         programs["reductions"] = {n: do(reductions, one, n) for n in REDUCED}
         programs |= {f"reread, {case}": do(reread, one, *case) for case in REREAD}
         programs |= {f"unwritten, {case}": do(unwritten, one, *case) for case in UNWRITTEN}
+        programs |= {f"unread, {case}": do(unread, one, *case) for case in UNREAD}
         programs |= {f"stored, {case}": do(stored, one, *case) for case in STORED}
         programs["returned"] = do(returned, one)
         programs["loaded"] = do(loaded, one)

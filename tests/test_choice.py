@@ -769,6 +769,46 @@ def test_what_a_kernel_would_write_may_be_made_where_it_is_read(case):
         assert not any(unwritten({"elements"}, **otherwise, **b) for b in BEFORE_UNWRITTEN.values())
 
 
+# The same of what nothing reads but its derivative.
+UNREAD = [
+    ("softmax", "float16", 50, ""),
+    ("softmax", "float16", 264, ""),
+    ("softmax", "float16", 664, "apart fused"),
+    ("softmax", "float16", 1000, "apart multiplied fused"),
+    ("softmax", "float16", 1001, ""),
+    ("softmax", "float16", 5000, "apart fused"),
+    ("softmax", "float16", 8192, "apart multiplied fused"),
+    ("softmax", "float16", 8194, ""),
+    ("softmax", "float16", 12_001, "apart"),
+    ("softmax", "float32", 81, ""),
+    ("softmax", "float32", 129, "apart"),
+    ("softmax", "float32", 512, "multiplied fused"),
+    ("softmax", "float32", 577, "apart multiplied fused"),
+    ("softmax", "float32", 8192, "apart multiplied fused"),
+    ("softmax", "float32", 9000, ""),
+    ("softmax", "float32", 9001, "apart"),
+    ("log_softmax", "float16", 1000, ""),
+    ("log_softmax", "float32", 333, ""),
+    ("log_softmax", "float32", 1001, "apart"),
+    ("log_softmax", "float32", 5001, ""),
+]
+
+
+@pytest.mark.parametrize("case", UNREAD, ids=str)
+def test_what_nothing_reads_may_be_made_within_its_derivative(case):
+    op, dtype, columns, expected = case
+
+    def made(*, fused=True, by_kernel=True, **seen):
+        problem = op, (MANY, columns), 1, *[jnp.dtype(dtype)] * 2, "cuda"
+        request = {"by_kernel": by_kernel, "fused": fused, "comes_back": False} | seen
+        return _choice.made_as_read(*problem, how={"unread"}, **request)
+
+    by_xla = {b for b, seen in BEFORE_UNWRITTEN.items() if made(**seen) == "xla"}
+    assert by_xla == set(expected.split())
+    for seen in BEFORE_UNWRITTEN.values():
+        assert made(**seen, fused=False) is made(**seen, by_kernel=False) is None
+
+
 def test_what_is_reduced_and_comes_back_may_be_made_where_it_is_read():
     def made(columns, **seen):
         problem = "softmax", (MANY, columns), 1, *[jnp.dtype("float32")] * 2, "cuda"
@@ -1058,7 +1098,8 @@ def test_a_program_follows_the_rule(name, request_):
         hlo = compiled(function, x)
         return count_calls(hlo, name), count_calls(hlo, BACKWARD[name])
 
-    short, small, long = (np.ones(shape, np.float32) for shape in ((1024, 256), (8, 9), (64, 5000)))
+    shapes = (1024, 256), (8, 9), (40, 8200)
+    short, small, long = (np.ones(shape, np.float32) for shape in shapes)
     assert counts(lambda x: f(x), short) == ((0, 0) if by_rule else (1, 0))
     assert counts(lambda x: gradient(x), short) == ((0, 0) if by_rule else (1, 1))
     assert counts(lambda x: gradient(x, lambda g: g), short) == ((0, 1) if by_rule else (1, 1))

@@ -27,6 +27,7 @@ from _cuda_programs import (
     REREAD,
     SCALED,
     STORED,
+    UNREAD,
     UNWRITTEN,
     WAYS,
 )
@@ -198,6 +199,11 @@ def test_a_result_that_is_reduced_is_written_once_and_read_again(case, programs)
 @pytest.mark.parametrize("case", UNWRITTEN, ids=str)
 def test_a_result_that_is_read_by_element_is_made_where_it_is_read(case, programs):
     assert programs[f"unwritten, {case}"] == [2, 0]
+
+
+@pytest.mark.parametrize("case", UNREAD, ids=str)
+def test_a_result_that_nothing_reads_is_made_within_its_derivative(case, programs):
+    assert programs[f"unread, {case}"] == [1, 0]
 
 
 @pytest.mark.parametrize("case", STORED, ids=str)

@@ -320,7 +320,8 @@ HOW_READ = {  # of three dimensions
     "a sum of all": (lambda y: y.sum(), "reduced"),
     "a sum across rows": (lambda y: y.sum(1), "across reduced"),
     "a weighed sum across rows": (lambda y: (2 * y).sum((0, 1)), "across elements reduced"),
-    "a sum of a matrix": (lambda y: y.reshape(-1, 1024).sum(0), "reduced"),
+    "a sum of a matrix": (lambda y: y.reshape(-1, 1024).sum(0), "across reduced"),
+    "a sum of parts": (lambda y: y.reshape(-1, 64).sum(0), "reduced"),
     "both": (lambda y: (y.sum(0), jnp.square(y).sum(-1)), "across elements reduced"),
     "a maximum, and where one is": (
         lambda y: (y.max(-1), (2 * y).argmax(1)),
@@ -346,8 +347,13 @@ def test_how_a_result_is_read(kind, platform, monkeypatch):
         value, pull_back = jax.vjp(lambda x: read(jax_softmax.log_softmax(x)), x)
         return value, pull_back(jax.tree.map(jnp.ones_like, value))
 
-    jax.jit(both_passes).lower(jax.ShapeDtypeStruct((3, 50, 1024), jnp.dtype("float32")))
+    x = jax.ShapeDtypeStruct((3, 50, 1024), jnp.dtype("float32"))
+    jax.jit(both_passes).lower(x)
     assert seen == ([expected] if expected else [])
+    seen.clear()
+    # What is linear in it nothing reads where its value is not asked for.
+    jax.jit(lambda x: jax.vjp(jax_softmax.log_softmax, x)[1](2 * x)).lower(x)
+    assert seen == ["unread"]
 
 
 def test_a_sum_behind_a_function_is_seen(platform):
