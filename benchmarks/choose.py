@@ -31,11 +31,16 @@ from report import Entry
 
 # What is timed where a rule makes a choice, by direction.
 TIMED = {
-    "native": {"forward": "native", "gradient": "native"},
-    "xla_forward": {"forward": "xla", "gradient": "xla_forward"},
-    "xla": {"forward": "xla", "gradient": "xla"},
+    "native": {"forward": "native", "gradient": "native", "pull-back": "native"},
+    "xla_forward": {"forward": "xla", "gradient": "xla_forward", "pull-back": "xla_forward"},
+    "xla": {"forward": "xla", "gradient": "xla", "pull-back": "xla"},
 }
-DIRECTIONS = {"forward": ("forward",), "gradient": ("gradient",), "either": ("forward", "gradient")}
+DIRECTIONS = {
+    "forward": ("forward",),
+    "gradient": ("gradient",),
+    "either": ("forward", "gradient"),
+    "pull-back": ("pull-back",),
+}
 # Of a producer and a consumer, by what XLA may have within its own code ("fused"), where what is
 # made of the derivative is more than that ("scaled"), and nothing ("apart"): see _choice.choose.
 # Kernels multiply by a scale themselves, which leaves nothing before them.

@@ -4,7 +4,8 @@
 
 A custom call does not fuse with what surrounds it; XLA's own code may. Each graph (graphs.py) has
 a producer, the op and a consumer. "forward" is the value alone; "gradient" the value and its
-pull-back to x, the cotangent coming in through the consumer. The op is one of
+pull-back to x, the cotangent coming in through the consumer, and "pull-back" that alone. The op is
+one of
 
     native       ours, `implementation="cuda"` or `"cpu"`
     split        only of few rows: the same with `batch_invariant=False`, which splits long ones
@@ -33,13 +34,22 @@ import jax
 import jax.numpy as jnp
 from cases import NATIVE, TOLERANCE, random_normal
 from graph_report import row, summarise
-from graphs import FEATURES, PRODUCERS, Graph, graphs_around, implementations, operands, program
+from graphs import (
+    CONSUMERS,
+    FEATURES,
+    PRODUCERS,
+    Graph,
+    graphs_around,
+    implementations,
+    operands,
+    program,
+)
 from options import add_list, add_timing, basic_parser, start_jax
 from report import Entry, attempt, environment, exit_code, record
 from shapes import GRAPH_COLUMNS, GRAPH_ELEMENTS, KINDS, Case, graph_cases
 from timing import TIMERS, time_calls
 
-DIRECTIONS = ("forward", "gradient")
+DIRECTIONS = ("forward", "gradient", "pull-back")
 # A float32 product rounds its operands to TF32: the next one for results that differ by an ULP.
 PRODUCT_TOLERANCE = 1e-2
 FIXED_PRODUCTS = {"xla_gpu_enable_triton_gemm": False, "xla_gpu_autotune_level": 0}
@@ -97,7 +107,7 @@ class Bench:
         """Starts compiling every distinct program of a case."""
         others = operands(graph, case, make)
         arguments: tuple[Any, ...] = (others.pop("x"), others)
-        if direction == "gradient":
+        if direction != "forward":
             baseline = functools.partial(getattr(jax.nn, op), axis=case.axis)
             value = jax.eval_shape(program(graph, baseline, case.axis, "forward"), *arguments)
             arguments += (make("cotangent", value.shape, 1.0).astype(value.dtype),)
@@ -172,6 +182,8 @@ class Bench:
                 for graph in graphs_around(case):
                     if graph.producer not in self.args.producers:
                         continue
+                    if graph.consumer not in self.args.consumers:
+                        continue
                     entry = {"op": op, "direction": direction, "dtype": str(draw.dtype)}
                     entry |= {"kind": kind} | case._asdict() | graph._asdict()
                     lower = functools.partial(self.lower, op, direction, graph, kind, case, make)
@@ -183,6 +195,7 @@ def main() -> int:
     add_timing(parser, GRAPH_COLUMNS)
     add_list(parser, "--kinds", KINDS, KINDS)
     add_list(parser, "--producers", tuple(PRODUCERS), tuple(PRODUCERS))
+    add_list(parser, "--consumers", tuple(CONSUMERS), tuple(CONSUMERS))
     parser.add_argument("--autotune", action="store_true", help="of matrix products; slow")
     args = parser.parse_args()
     platform = start_jax(args)

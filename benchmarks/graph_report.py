@@ -16,7 +16,7 @@ def columns_of(entry: Entry) -> int:
 
 def label(entry: Entry) -> str:
     graph = f"{entry['producer']}>{entry['op']}>{entry['consumer']}"
-    return f"{graph:33} {entry['direction']:8} {entry['dtype']:8} {shape_label(entry):>15}"
+    return f"{graph:33} {entry['direction']:9} {entry['dtype']:8} {shape_label(entry):>15}"
 
 
 def row(entry: Entry, report: Entry) -> str:

@@ -27,7 +27,7 @@ class Graph(NamedTuple):
 
 
 # Each neighbour alone, then pairs that models have: temperature and entropy, attention, gating;
-# then mixed precision.
+# then mixed precision; then sums of each row and of each column.
 GRAPHS = (
     Graph("none", "none"),
     Graph("scale", "none"),
@@ -42,6 +42,8 @@ GRAPHS = (
     Graph("bias", "elementwise"),
     Graph("cast", "none"),
     Graph("cast", "cast"),
+    Graph("none", "weighted"),
+    Graph("none", "mean"),
 )
 
 
@@ -61,6 +63,8 @@ CONSUMERS: dict[str, Callable[[jax.Array, Operands, int], jax.Array]] = {
     "cast": lambda y, _, axis: _cast(y),
     "elementwise": lambda y, to, axis: y * to["weights"],
     "reduction": lambda y, _, axis: jnp.sum(jnp.square(y), axis),
+    "weighted": lambda y, to, axis: jnp.sum(y * to["weights"], axis),
+    "mean": lambda y, _, axis: jnp.mean(y, [d for d in range(y.ndim) if d != axis % y.ndim]),
     "matmul": lambda y, to, axis: y @ to["values"],
 }
 
@@ -85,7 +89,7 @@ def operands(graph: Graph, case: Case, make: Callable[..., jax.Array]) -> dict[s
         made["x"] = make("x", case.shape, 1.0)
     if graph.producer == "bias":
         made["bias"] = make("bias", (last,), 1.0)
-    if graph.consumer == "elementwise":
+    if graph.consumer in ("elementwise", "weighted"):
         made["weights"] = make("weights", case.shape, 1.0)
     if graph.consumer == "matmul":
         made["values"] = make("values", (last, FEATURES), 1.0)
@@ -93,7 +97,7 @@ def operands(graph: Graph, case: Case, make: Callable[..., jax.Array]) -> dict[s
 
 
 def program(graph: Graph, softmax: Function, axis: int, direction: str) -> Callable[..., Any]:
-    """A function of the operands, and with a pull-back also of the cotangent of the result."""
+    """A function of the operands, and unless it is "forward" of the cotangent of the result."""
 
     def forward(x: jax.Array, others: Operands) -> jax.Array:
         y = softmax(PRODUCERS[graph.producer](x, others))
@@ -105,7 +109,11 @@ def program(graph: Graph, softmax: Function, axis: int, direction: str) -> Calla
         value, pull_back = jax.vjp(lambda x: forward(x, others), x)
         return value, pull_back(cotangent)[0]
 
-    return forward if direction == "forward" else value_and_pull_back
+    def pull_back(x: jax.Array, others: Operands, cotangent: jax.Array) -> jax.Array:
+        return value_and_pull_back(x, others, cotangent)[1]
+
+    by_direction = {"forward": forward, "gradient": value_and_pull_back, "pull-back": pull_back}
+    return by_direction[direction]
 
 
 def _xla_forward(op: str, axis: int, native: str) -> Function:
@@ -139,6 +147,6 @@ def implementations(
     }
     if few:
         functions["split"] = functools.partial(ours, implementation=native, batch_invariant=False)
-    if direction == "gradient":
+    if direction != "forward":
         functions["xla_forward"] = _xla_forward(op, axis, native)
     return functions

@@ -36,12 +36,15 @@ def report_of(path: pathlib.Path) -> dict:
 def test_the_graphs_give_a_rule(tmp_path):
     out = tmp_path / "graph.json"
     chosen = ("--kinds", "last", "--columns", "64", "--producers", "none,scale")
+    chosen += ("--consumers", "none,reduction,weighted,mean")
     run("graph.py", *FEW, *QUICK, *chosen, "--output", out)
     report = report_of(out)
     assert set(report["fastest"].values()) <= {"native", "xla", "xla_forward"}
     assert {case["producer"] for case in report["cases"]} == {"none", "scale"}
+    consumers = {case["consumer"] for case in report["cases"]}
+    assert consumers == {"none", "reduction", "weighted", "mean"}
     printed = run("choose.py", out)
-    for direction in ("forward", "gradient", "either"):
+    for direction in ("forward", "gradient", "either", "pull-back"):
         assert f"last softmax float32 {direction}" in printed
     assert "rule: 64 " in printed
     printed = run("choose.py", "--around", out)
