@@ -180,9 +180,8 @@ class Bench:
         for op in self.args.ops:
             for direction in self.args.directions:
                 for graph in graphs_around(case):
-                    if graph.producer not in self.args.producers:
-                        continue
-                    if graph.consumer not in self.args.consumers:
+                    asked = self.args.producers, self.args.consumers
+                    if any(name not in names for name, names in zip(graph, asked, strict=True)):
                         continue
                     entry = {"op": op, "direction": direction, "dtype": str(draw.dtype)}
                     entry |= {"kind": kind} | case._asdict() | graph._asdict()

@@ -18,7 +18,7 @@ from ._neighbours import (
     logits_here,
     maker_behind,
 )
-from ._operations import CONSTRAINTS, MOVED, before, name_of, number_of, shape_of
+from ._operations import CONSTRAINTS, MOVED, before, name_of, number_of, readers_of, shape_of
 
 # With larger ones, logits of 16 bits that the kernels tell apart without it might be as one.
 LARGEST, SMALLEST = 2.0**10, 2.0**-40
@@ -68,7 +68,7 @@ def _bias_before(operand: Any, axis: int, functions: Any, readers: float) -> Aff
 
     None where the sum has more than so many `readers`.
     """
-    if name_of(operand.owner) != "stablehlo.add" or _readers(operand) > readers:
+    if name_of(operand.owner) != "stablehlo.add" or readers_of(operand) > readers:
         return None
     full = shape_of(operand)
     for logits, added in itertools.permutations(operand.owner.operands):
@@ -128,10 +128,10 @@ def _scale_before(operand: Any, readers: float, explicit: bool) -> tuple[float, 
     so many `readers`.
     """
     product, shardings = operand, set()
-    while explicit and name_of(product.owner) in CONSTRAINTS and _readers(product) == readers:
+    while explicit and name_of(product.owner) in CONSTRAINTS and readers_of(product) == readers:
         shardings.add(str(product.owner.attributes["sharding"]))
         product, readers = product.owner.operands[0], 1
-    if _readers(product) > readers or len(shardings) > 1:
+    if readers_of(product) > readers or len(shardings) > 1:
         return None
     made_by = product.owner
     if name_of(made_by) == "stablehlo.multiply":
@@ -149,10 +149,6 @@ def _scale_before(operand: Any, readers: float, explicit: bool) -> tuple[float, 
     if number is None or not SMALLEST <= number <= LARGEST or source.type != operand.type:
         return None
     return number, source
-
-
-def _readers(value: Any) -> int:
-    return sum(1 for _ in value.uses)
 
 
 def scale_within(result: Any, functions: Any) -> float | None:

@@ -517,8 +517,8 @@ def _lower(
                 ctx, operands = ctx.replace(avals_in=ctx.avals_in[:2]), operands[:2]
             reference = partial(reference, stored=seen.made != "xla")
         elif op == "softmax_tangent":
-            forms = {"stored apart": "in_one_kernel", "stored again": "again", "fused": "fused"}
-            forms |= {"narrowed": "fused"}
+            forms = {"stored apart": "in_one_kernel", "stored again": "again"}
+            forms |= {"fused": "fused", "narrowed": "fused"}
             if seen.made in forms:
                 reference = partial(reference, **{forms[seen.made]: True})
         backend = "xla" if choice.implementation == "xla" else backend

@@ -16,6 +16,7 @@ from ._operations import (
     SPREAD,
     before,
     name_of,
+    readers_of,
     shape_of,
 )
 
@@ -128,7 +129,7 @@ def how_read(result: Any, axis: int, functions: Any) -> set[str]:
     "converted" to another type; "unread" if nothing has. Nothing if anything else does, or what
     picks a few of its elements alone, which is no reason not to write them.
     """
-    if not any(True for _ in result.uses):
+    if readers_of(result) == 0:
         return {"unread"}
     pending, made, how = [result], set(), set()  # of it, element by element
     seen, calls = set(pending), {}  # by what is called

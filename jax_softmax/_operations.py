@@ -23,6 +23,10 @@ def shape_of(value: Any) -> Any:
     return getattr(value.type, "shape", None)
 
 
+def readers_of(value: Any) -> int:
+    return sum(1 for _ in value.uses)
+
+
 def before_spreading(value: Any) -> Any:
     return before(value, {"stablehlo.broadcast_in_dim"})
 
