@@ -37,6 +37,7 @@ class Seen(NamedTuple):
     made: str | None = None
     scale: float = 1.0
     biased: bool = False
+    returned: bool = False
 
     @property
     def more(self) -> int:

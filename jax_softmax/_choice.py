@@ -94,6 +94,7 @@ class Context(NamedTuple):
     multiplied: bool
     biased: bool
     differentiated: bool
+    returned: bool
 
     @property
     def is_fused(self) -> bool:
@@ -119,6 +120,7 @@ def choose(
     multiplied: bool = False,
     biased: bool = False,
     differentiated: bool = False,
+    returned: bool = False,
 ) -> Choice:
     """What runs `op`, a primitive's name, on a platform that has kernels for these dtypes.
 
@@ -127,8 +129,9 @@ def choose(
     program has the operand in float32, and 16 bits before that; of a derivative, that all is that
     its result and its tangent, or one of them, are computed from. `multiplied` says that the
     kernels multiply the logits by a number, `biased` that they add a bias to them, and
-    `differentiated` that there is a derivative too; "selected_" before its name, that its tangent
-    and its result are selected by a mask.
+    `differentiated` that there is a derivative too, `returned` that there is none, and that the
+    program returns the result as it is, or so it seems; "selected_" before its name, that its
+    tangent and its result are selected by a mask.
 
     `around` is one of `AROUND`; any other name, or None, says that nothing is known. "fused": XLA
     may have what made the operand within its own code, of a derivative the tangent; "scaled", of a
@@ -155,8 +158,20 @@ def choose(
         wide, plain = compute_dtype(dtype, output_dtype), op.removeprefix("biased_")
         return choose(plain, shape, axis, wide, output_dtype, platform)
     may_split = batch_invariant is False
-    seen = Context(may_split, alone, widened, around, multiplied, biased, differentiated)
-    steps = (_widened, _few, _small, _across, _terms, _around, _slabs, _derivative, _long)
+    told = alone, widened, around, multiplied, biased, differentiated, returned
+    seen = Context(may_split, *told)
+    steps = (
+        _returned,
+        _widened,
+        _few,
+        _small,
+        _across,
+        _terms,
+        _around,
+        _slabs,
+        _derivative,
+        _long,
+    )
     found = (step(problem, seen, rule) for step in steps)
     return next((choice for choice in found if choice), None) or _short(problem, seen, rule)
 
@@ -164,6 +179,20 @@ def choose(
 SINGLY = "rows that are no whole vectors: XLA reads them singly"
 
 # Each of these says what runs a problem, or None, which leaves it to the next one.
+
+
+def _returned(problem: Problem, seen: Context, rule: Rule) -> Choice | None:
+    if not (seen.returned and problem.is_last and (seen.is_apart or seen.widened)):
+        return None
+    case = problem.op, problem.dtype.itemsize, problem.output_dtype.itemsize
+    padded = seen.around == "product" and not problem.is_whole and problem.width == 2
+    kinds = rule.returned_biased if seen.biased else rule.returned
+    if padded or not any_have(kinds, case, problem.columns):
+        return None
+    few = rule.returned_few[case]
+    if any(problem.columns <= longest and problem.elements <= most for longest, most in few):
+        return None
+    return Choice(problem.platform, "what a program returns: nothing fuses with it")
 
 
 def _widened(problem: Problem, seen: Context, rule: Rule) -> Choice | None:

@@ -32,6 +32,7 @@ from ._neighbours import (
     is_of_pairs,
     is_of_product,
     is_product,
+    is_returned,
     is_scaled,
     is_scattered,
     logits_within,
@@ -118,6 +119,7 @@ def register_seeing(
     Kernels on a GPU multiply logits by `seen.scale`, and add a bias to them if `seen.biased`, where
     nothing is converted, and these are of no matrix product: what they were made of is one operand
     more then, or two, and what is said of neighbours is said of those that made the logits.
+    Forward, `seen.returned` says that the program is likely to return the result, and no more.
 
     Lowerings are cached as functions of their operands, which see nothing of what made these, and
     those that are not cannot be for several platforms (jax 0.10 to 0.12): so there is a primitive
@@ -171,13 +173,19 @@ def register_seeing(
             more = list(zip(types, parts or (), strict=False))
             return Seen("parts" if parts else "xla"), more
         (aval, *others), operand = avals, operands[0]
+        returned = primitive.name in _choice.FORWARD and here in _choice.RULES
+        returned &= not params.get("differentiated", False)
+        returned = returned and is_returned(operand, params["dtype"])
         cast, narrow = cast_before(operand, aval) or (None, None)
         if cast is not None:
-            made = decide([narrow, *others], **request)
-            return Seen(made), [(narrow, rounded(cast, operand))] if made in OF_NARROW else []
+            returned = returned and is_fused(cast.operands[0], functions) is False
+            told = {"returned": True} if returned else {}
+            made = decide([narrow, *others], **told, **request)
+            seen = Seen(made, returned=returned)
+            return seen, [(narrow, rounded(cast, operand))] if made in OF_NARROW else []
         if primitive.name not in _choice.FORWARD:
             return Seen(), []
-        return _look_at_logits(ctx, primitive.name, operand, **request)
+        return _look_at_logits(ctx, primitive.name, operand, returned=returned, **request)
 
     def lower(ctx: Any, *operands: Any, **params: Any) -> Any:
         if primitive.name in DERIVATIVES and ctx.module_context.platforms[0] in rules:
@@ -313,7 +321,15 @@ def _decide(avals: Sequence[Any], *, here: str, op: str, **params: Any) -> str |
 
 
 def _look_at_logits(
-    ctx: Any, op: str, operand: Any, *, here: str, alone: bool, axis: int, **params: Any
+    ctx: Any,
+    op: str,
+    operand: Any,
+    *,
+    here: str,
+    alone: bool,
+    axis: int,
+    returned: bool,
+    **params: Any,
 ) -> tuple[Seen, list[Any]]:
     """See `register_seeing`, of the operand of softmax or log-softmax."""
     functions, (aval,) = ctx.module_context.symbol_table, ctx.avals_in
@@ -325,7 +341,9 @@ def _look_at_logits(
             made = "narrowed"
         if made == "apart" and is_product(scores, functions):
             made = "product"
-        return Seen(made, found.scale, found.bias is not None)
+        # Between a product and the softmax there may be what XLA has within either.
+        of_product = made == "apart" and is_of_product(found.logits, functions)
+        return Seen(made, found.scale, found.bias is not None, returned and not of_product)
 
     found, scores = Affine(operand), operand
     if here == "cuda" and params["dtype"] == aval.dtype and aval.dtype.itemsize < 8:
@@ -358,7 +376,7 @@ def _adds_bias(
     if not _takes_bias(avals, op=op, here=here, **params):
         return False
     request: dict[str, Any] = {"here": here, "alone": True, "op": op, "per_row": False} | params
-    request["widened"] = False
+    request |= {"widened": False, "returned": seen.returned}
     choose = partial(_choose, avals[:1], **request)
     chosen = choose(around=seen.made, biased=True), choose(around=without.made)
     if not any(c.implementation == here and c.batch_invariant for c in chosen):
@@ -445,6 +463,7 @@ def _choose(
     zeros_are_masked: bool = False,
     selected: bool = False,
     differentiated: bool = False,
+    returned: bool = False,
     scale: float = 1.0,
     **params: Any,
 ) -> _choice.Choice:
@@ -467,7 +486,7 @@ def _choose(
     case = f"masked_{op}" if zeros_are_masked or (from_result and not by_xla) else op
     case = f"selected_{op}" if selected else case
     seen = {"widened": widened, "differentiated": differentiated, "around": around}
-    seen |= {"multiplied": multiplied, "biased": biased, "alone": alone}
+    seen |= {"multiplied": multiplied, "biased": biased, "returned": returned, "alone": alone}
     choice = fastest(case, read, here, batch_invariant, **seen, **params)
     if batch_invariant is None and not choice.batch_invariant and not alone:
         # Few rows: if the axis is sharded after all, to gather it costs more than they do.
@@ -502,7 +521,7 @@ def _lower(
     backend, alone = "xla" if seen.made == "xla" else backend, one_device(ctx)
     request = {"op": op, "per_row": per_row, "here": here, "alone": alone, "backend": backend}
     request |= {"batch_invariant": batch_invariant, "around": seen.made}
-    request |= {"multiplied": seen.scale != 1}
+    request |= {"multiplied": seen.scale != 1, "returned": seen.returned}
     request |= {"widened": seen.made not in (None, *_choice.AROUND)}
     choice = _choose(loaded[0].avals_in, **request, **params)
     if choice.implementation != here:

@@ -76,6 +76,20 @@ def is_of_product(value: Any, functions: Any) -> bool:
     return _makers(value, functions) is OF_PRODUCT
 
 
+def is_returned(operand: Any, dtype: Any) -> bool:
+    """Whether what is made here, of that shape and `dtype`, is likely what the program returns.
+
+    It returns an array of these, and by now something has read each of its arguments.
+    """
+    block = mlir.ir.InsertionPoint.current.block
+    program = block.owner.operation
+    if not _is_program(program):
+        return False
+    made = mlir.ir.RankedTensorType.get(operand.type.shape, mlir.dtype_to_ir_type(dtype))
+    returned = mlir.ir.FunctionType(program.attributes["function_type"].value).results
+    return made in returned and all(v == operand or readers_of(v) for v in block.arguments)
+
+
 def is_product(value: Any, functions: Any) -> bool:
     """Whether a matrix product's rows are these, as it wrote them."""
     made_by = maker_behind(RESHAPING, value, functions)
@@ -265,8 +279,11 @@ def _returned(value: Any, functions: Any) -> Any | None:
 
 def _in_memory(outside: Any) -> bool:
     """Whether what an operation's region is given is: a loop's, and the program's arguments."""
-    is_program = outside.name == "func.func" and outside.attributes["sym_name"].value == "main"
-    return is_program or outside.name == "stablehlo.while"
+    return _is_program(outside) or outside.name == "stablehlo.while"
+
+
+def _is_program(operation: Any) -> bool:
+    return operation.name == "func.func" and operation.attributes["sym_name"].value == "main"
 
 
 def _scales(made_by: Any) -> bool:

@@ -1,6 +1,7 @@
 """`plan`: which kernel a call would run, and how, as the kernels' own code decides it."""
 
 import dataclasses
+import functools
 import math
 import operator
 from collections.abc import Sequence
@@ -50,8 +51,9 @@ def plan(
 ) -> Plan:
     """Returns the plan of `op` over `axis` of an array of `shape` and `dtype`.
 
-    `implementation` and `reason` are those of a call with `implementation=None`, the rest is what
-    the kernels do if they run.
+    `implementation` and `reason` are those of a call with `implementation=None` of whose neighbours
+    nothing is known; the reason says where they are others for a program that is this call alone.
+    The rest is what the kernels do if they run.
 
     Args:
       op: the primitive: `"softmax"`, `"log_softmax"`, `"logsumexp"`, one of the derivatives that
@@ -89,9 +91,14 @@ def plan(
     name, limits = _resolve(device)
     platform = "cpu" if limits == "cpu" else "cuda"
     if strategy == "auto":
-        choice = _choice.choose(
-            op, shape, axes[0], dtype, output_dtype, platform, batch_invariant=batch_invariant
-        )
+        problem = op, shape, axes[0], dtype, output_dtype, platform
+        choose = functools.partial(_choice.choose, *problem, batch_invariant=batch_invariant)
+        choice = choose()
+        if op in _choice.FORWARD and choice.implementation != platform:
+            alone = choose(around="apart", returned=True).implementation
+            if alone == platform:
+                reason = f"{choice.reason}; {platform!r} where a program is this call alone"
+                choice = choice._replace(reason=reason)
     else:
         choice = _choice.Choice(platform, f"strategy={strategy!r} is one of its kernels")
     geometry = _native.plan(

@@ -298,6 +298,13 @@ class Rule(NamedTuple):
     # kernel to XLA, its code is the faster one (benchmarks/results/h200-graph-biased.json).
     added: dict[tuple[str, int], range]
     added_in_both: dict[tuple[str, int], range]
+    # What a program returns, or so it seems, forward, after nothing that XLA may fuse, by the op
+    # and the bytes that it reads and writes; where kernels add a bias; and so few of these columns
+    # and elements or less that XLA's code is as fast. 948 of 1,916 programs are other ones by
+    # these, and take 0.85 of the time, 0.22 to 1.17 (benchmarks/results/h200-graph-returned.json).
+    returned: Kinds
+    returned_biased: Kinds
+    returned_few: dict[tuple[str, int, int], tuple[Fused, ...]]
     # With what XLA may fuse before it, forward, rows of any length are XLA's, and along another
     # axis those of so many columns or more.
     fused_across: dict[tuple[str, int], int]
@@ -594,6 +601,79 @@ RULES = {
         added_in_both={
             **dict.fromkeys([(op, 2) for op in FORWARD], range(2**9, ONE_KERNEL + 1)),
             **dict.fromkeys([(op, 4) for op in FORWARD], range(2**9, 2000)),
+        },
+        returned={
+            ("softmax", 2, 2): (
+                Rows(range(3, 8)),
+                Rows(range(9, 16)),
+                Rows(range(17, ONE_KERNEL + 1)),
+            ),
+            ("log_softmax", 2, 2): (Rows(range(3, 8)), Rows(range(9, ONE_KERNEL + 1))),
+            ("softmax", 4, 4): (
+                Rows(range(3, 116, 2)),
+                Rows(range(10, 116, 4)),
+                Rows(range(64, 116), less=0.57),
+                Rows(range(8, 116), least=0.9),
+                Rows(range(116, ONE_KERNEL + 1)),
+            ),
+            ("log_softmax", 4, 4): (
+                Rows(range(3, 8)),
+                Rows(range(9, 32)),
+                Rows(range(33, ONE_KERNEL + 1)),
+            ),
+            ("softmax", 2, 4): (
+                Rows(range(17, 2**9, 2)),
+                Rows(range(750, 2**10, 4)),
+                Rows(range(751, 2**10, 2)),
+                Rows(range(1300, ONE_KERNEL + 1), least=0.58),
+            ),
+            ("log_softmax", 2, 4): (
+                Rows(range(17, 2**9, 2)),
+                Rows(range(18, 2**9, 4), less=0.62),
+                Rows(range(738, 2**10, 4)),
+                Rows(range(513, 2**11, 2)),
+                Rows(range(1300, 1980)),
+                Rows(range(2056, ONE_KERNEL + 1, 8)),
+            ),
+        },
+        returned_biased={
+            ("softmax", 2, 2): (
+                Rows(range(33, ONE_KERNEL + 1, 2)),
+                Rows(range(34, 500, 4), less=0.8),
+                Rows(range(36, 500, 8), less=0.6),
+                Rows(range(500, ONE_KERNEL + 1)),
+            ),
+            ("log_softmax", 2, 2): (
+                Rows(range(33, 177, 2)),
+                Rows(range(34, 177, 4), less=0.9),
+                Rows(range(36, 177, 4), less=0.6),
+                Rows(range(44, 177, 8), less=0.7),
+                Rows(range(177, ONE_KERNEL + 1)),
+            ),
+            ("softmax", 4, 4): (
+                Rows(range(33, ONE_KERNEL + 1, 2)),
+                Rows(range(66, 257), less=0.6),
+                Rows(range(128, 577, 4), least=0.9),
+                Rows(range(750, ONE_KERNEL + 1)),
+            ),
+            ("log_softmax", 4, 4): (
+                Rows(range(33, 2**11, 2)),
+                Rows(range(66, 257), less=0.62),
+                Rows(range(257, 577), less=0.53),
+                Rows(range(128, 577, 4), least=0.9),
+                Rows(range(577, 2**11 + 1)),
+                Rows(range(2050, ONE_KERNEL + 1, 2), less=0.53),
+                Rows(range(2052, ONE_KERNEL + 1, 4)),
+            ),
+        },
+        returned_few={
+            ("softmax", 2, 2): (Fused(2**11, 2**19),),
+            ("log_softmax", 2, 2): (Fused(999, 2**16),),
+            **dict.fromkeys(
+                [(op, 4, 4) for op in FORWARD],
+                (Fused(2**11, 2**22), Fused(ONE_KERNEL, 2**19)),
+            ),
+            **dict.fromkeys([(op, 2, 4) for op in FORWARD], (Fused(ONE_KERNEL, 2**22),)),
         },
         fused_across={("softmax", 4): 2**7, ("log_softmax", 4): 2**8},
     )

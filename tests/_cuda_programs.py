@@ -66,6 +66,8 @@ MADE_BEFORE = {
     ),
     "padded product": (lambda x: x.astype("bfloat16") @ jnp.ones((1002, 1002), "bfloat16"), 1002),
 }
+# What is a kernel's where the program returns it, and what may be before it.
+ALONE = tuple(itertools.product(NAMES, ("float32", "bfloat16"), (1024, 2400)))
 # What a kernel writes where squares are summed behind it, and whether it adds a bias.
 REREAD = (
     ("softmax", "float32", 512, False),
@@ -279,8 +281,19 @@ def made_before(mesh, name, way) -> dict:
     make, columns = MADE_BEFORE[way]
     f = getattr(jax_softmax, name)
     x = jax.ShapeDtypeStruct((ROWS, columns), "float32", sharding=NamedSharding(mesh, P()))
-    hlo = compiled(lambda x: f(make(x)), x)
+    hlo = compiled(lambda x: f(make(x)).astype("float32"), x)
     return {"calls": count_calls(hlo), "kernels": kernels(hlo)}
+
+
+def alone(mesh, name, dtype, columns) -> dict:
+    """Calls and kernels of a softmax that the program returns, by what is before it."""
+    f = getattr(jax_softmax, name)
+    sharding = NamedSharding(mesh, P())
+    x = jax.ShapeDtypeStruct((ROWS, columns), dtype, sharding=sharding)
+    b = jax.ShapeDtypeStruct((columns,), dtype, sharding=sharding)
+    of = {way: compiled(lambda x, b, w=way: f(BEFORES[w](x, b)), x, b) for way in BEFORES}
+    of["a conversion"] = compiled(lambda x: f(x.astype("float32")), x)
+    return {way: [count_calls(hlo), kernels(hlo)] for way, hlo in of.items()}
 
 
 def few(mesh, name) -> dict:
@@ -676,6 +689,7 @@ def main() -> None:
         programs |= {
             f"{n}, {way}": do(made_before, one, n, way) for n in NAMES for way in MADE_BEFORE
         }
+        programs |= {f"alone, {case}": do(alone, one, *case) for case in ALONE}
         programs |= {
             f"few, {name} on {n}": do(few, meshes[n], name) for name in NAMES for n in DEVICES
         }

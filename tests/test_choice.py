@@ -320,6 +320,64 @@ def test_with_nothing_before_them_rows_that_xla_pads_are_the_kernels(case):
     assert _choice.choose(*problem, around="fused").implementation == "xla"
 
 
+RETURNED = [  # op, columns, dtypes, and whose it is, and where a bias is added to it
+    ("softmax", 16, "bfloat16", "bfloat16", "xla", "xla"),
+    ("softmax", 64, "bfloat16", "bfloat16", "cuda", "xla"),
+    ("softmax", 77, "float16", "float16", "cuda", "cuda"),
+    ("softmax", 404, "bfloat16", "bfloat16", "cuda", "xla"),
+    ("softmax", 1024, "bfloat16", "bfloat16", "cuda", "cuda"),
+    ("softmax", 64, "float32", "float32", "cuda", "xla"),
+    ("softmax", 104, "float32", "float32", "xla", "xla"),
+    ("softmax", 512, "float32", "float32", "cuda", "cuda"),
+    ("softmax", 4096, "float32", "float32", "cuda", "cuda"),
+    ("softmax", 4096, "bfloat16", "float32", "cuda", "xla"),
+    ("softmax", 1024, "bfloat16", "float32", "xla", "xla"),
+    ("softmax", 1024, "float32", "bfloat16", "xla", "xla"),
+    ("log_softmax", 8, "bfloat16", "bfloat16", "xla", "xla"),
+    ("log_softmax", 128, "bfloat16", "bfloat16", "cuda", "xla"),
+    ("log_softmax", 4096, "bfloat16", "bfloat16", "cuda", "cuda"),
+    ("log_softmax", 32, "float32", "float32", "xla", "xla"),
+    ("log_softmax", 128, "float32", "float32", "cuda", "cuda"),
+    ("log_softmax", 1001, "bfloat16", "float32", "cuda", "xla"),
+]
+
+
+@pytest.mark.parametrize("case", RETURNED, ids=str)
+def test_what_a_program_returns_is_mostly_the_kernels(case):
+    op, columns, dtype, output_dtype, *expected = case
+    problem = op, (2**25 // columns, columns), 1, jnp.dtype(dtype), jnp.dtype(output_dtype), "cuda"
+    choose = functools.partial(_choice.choose, returned=True)
+    made = [choose(*problem, around="apart", biased=biased) for biased in (False, True)]
+    assert [choice.implementation for choice in made] == expected
+    if dtype != output_dtype:
+        assert choose(*problem, widened=True).implementation == expected[0]
+    # Not after what XLA has within its own code, nor along another axis.
+    assert choose(*problem, around="fused") == _choice.choose(*problem, around="fused")
+    across = op, (2**25 // columns, columns, 2), *problem[2:]
+    assert choose(*across, around="apart") == _choice.choose(*across, around="apart")
+
+
+def test_what_a_program_returns_is_xlas_where_a_launch_is_most_of_it():
+    def chosen(op, dtype, rows, columns, **kwargs):
+        problem = op, (rows, columns), 1, *[jnp.dtype(dtype)] * 2, "cuda"
+        kwargs = {"around": "apart", "returned": True} | kwargs
+        return _choice.choose(*problem, **kwargs).implementation
+
+    assert chosen("softmax", "float32", 4096, 1024) == "xla"
+    assert chosen("softmax", "float32", 4097, 1024) == "cuda"
+    assert chosen("softmax", "float32", 128, 4096) == "xla"
+    assert chosen("softmax", "float32", 129, 4096) == "cuda"
+    assert chosen("softmax", "bfloat16", 512, 1024) == "xla"
+    assert chosen("softmax", "bfloat16", 513, 1024) == "cuda"
+    assert chosen("softmax", "bfloat16", 1, 2050) == "cuda"
+    assert chosen("log_softmax", "bfloat16", 1024, 64) == "xla"
+    assert chosen("log_softmax", "bfloat16", 1025, 64) == "cuda"
+    assert chosen("log_softmax", "bfloat16", 1, 1000) == "cuda"
+    # A product's rows that are no whole vectors are padded to it.
+    assert chosen("softmax", "float32", 2**15, 1002, around="product") == "cuda"
+    assert chosen("softmax", "bfloat16", 2**15, 1002, around="product") == "xla"
+
+
 @pytest.mark.parametrize("columns", [15, 17, 33, 34, 45, 67, 257, 260, 513])
 def test_with_nothing_before_them_rows_that_xla_reads_singly_are_the_kernels(columns):
     problem = "softmax", (MANY, columns), 1, *[jnp.dtype("float32")] * 2, "cuda"
@@ -1067,6 +1125,8 @@ def test_a_plan_tells_the_choice(op, device):
         assert invariant.implementation == forced.implementation == kernels
         assert made.strategy == invariant.strategy == forced.strategy
         assert made.strategy in forced.reason
+        alone = "where a program is this call alone" in made.reason
+        assert alone == (device != "cpu" and columns == 4096 and op in FORWARD)
 
 
 @pytest.fixture
@@ -1251,7 +1311,7 @@ def test_the_rule_tells_a_product_and_what_is_rounded_from_others():
 
 
 DIFFERENTIATED = {
-    "not": (lambda f, x: f(x), [0, 0]),
+    "not": (lambda f, x: f(x).sum(1), [0, 0]),
     "for a value alone": (lambda f, x: jax.jvp(f, (x,), (x,))[0], [1, 0]),
     "forward": (lambda f, x: jax.jvp(f, (x,), (x,)), [1, 1]),
     "backward": (lambda f, x: jax.vjp(f, x)[1](x), [1, 1]),
@@ -1372,6 +1432,55 @@ def test_what_is_read_by_element_is_made_where_it_is_read(case):
     wide = [v.astype("float32") for v in operands]
     want = jax.jit(functools.partial(by_element, theirs))(*wide)
     _assert_alike(got, want, dtype)
+
+
+def _shared(f, x):
+    cpu = jax.devices("cpu")[:1]
+    mesh = jax.make_mesh((1,), ("a",), (AxisType.Auto,), devices=cpu)
+    return jax.shard_map(f, mesh=mesh, in_specs=P("a"), out_specs=P("a"))(x)
+
+
+PROGRAMS = {  # of an op, an array of float32 and another, and whether the op is the kernels'
+    "returns it": (lambda f, x, w: f(x), True),
+    "returns it in another shape": (lambda f, x, w: f(x).reshape(-1), False),
+    "returns it and more": (lambda f, x, w: (f(x), jnp.sum(w)), False),
+    "has read the rest": (lambda f, x, w: (jnp.sum(w), f(x)), True),
+    "has rows of a batch": (lambda f, x, w: jax.vmap(f)(x), True),
+    "has it multiplied": (lambda f, x, w: f(x) * w, False),
+    "makes the logits": (lambda f, x, w: f(jnp.tanh(x)), False),
+    "makes a product": (lambda f, x, w: f(x @ w), True),
+    "has it in a product": (lambda f, x, w: f(x) @ w, False),
+    "converts it": (lambda f, x, w: f(x).astype("bfloat16"), False),
+    "reduces it": (lambda f, x, w: f(x).sum(1), False),
+    "differentiates": (lambda f, x, w: jax.jvp(f, (x,), (w,)), False),
+    "is a loop": (lambda f, x, w: jax.lax.fori_loop(0, 3, lambda _, x: f(x), x), False),
+    "calls a function": (lambda f, x, w: jax.jit(f)(x), False),
+    "shares rows": (lambda f, x, w: _shared(f, x), False),
+}
+
+
+@pytest.mark.usefixtures("cpu_has_the_rule")
+@pytest.mark.parametrize("name", FORWARD)
+@pytest.mark.parametrize("kind", PROGRAMS)
+def test_the_rule_sees_what_a_program_returns(name, kind):
+    program, by_kernel = PROGRAMS[kind]
+    f = functools.partial(getattr(jax_softmax, name), axis=-1)
+    x = np.random.default_rng(0).normal(size=(4097, 1, 1024)).astype("float32")
+    x, w = (x, x) if "batch" in kind else (x[:, 0], x[:1024, 0])
+    w = w if "product" in kind else x
+    hlo = compiled(functools.partial(program, f), x, w)
+    assert count_calls(hlo, name) == by_kernel
+
+
+@pytest.mark.usefixtures("cpu_has_the_rule")
+@pytest.mark.parametrize("name", FORWARD)
+def test_the_rule_sees_what_a_program_returns_of_16_bits_in_float32(name):
+    f = getattr(jax_softmax, name)
+    x = np.random.default_rng(0).normal(size=(4097, 1335)).astype("float16")
+    assert count_calls(compiled(lambda x: f(x.astype("float32")), x), name) == 1
+    assert count_calls(compiled(lambda x: f(x, dtype="float32"), x), name) == 1
+    assert count_calls(compiled(lambda x: f((2 * x).astype("float32")), x), name) == 0
+    assert count_calls(compiled(lambda x: f(x.astype("float32")).astype(x.dtype), x), name) == 0
 
 
 @pytest.mark.usefixtures("cpu_has_the_rule")

@@ -11,6 +11,7 @@ import sys
 import pytest
 from _cuda_programs import (
     ABSMAX,
+    ALONE,
     BIASES,
     CASES,
     CHOSEN,
@@ -123,6 +124,14 @@ def test_rows_that_something_made_go_by_what_it_is(name, way, programs):
     made = programs[f"{name}, {way}"]
     assert made["calls"] == (name == "softmax" and way in ("product", "scaled product"))
     assert "product" in way or made["kernels"] == 1
+
+
+@pytest.mark.parametrize("case", ALONE, ids=str)
+def test_what_a_program_returns_is_one_kernel_of_ours(case, programs):
+    made = programs[f"alone, {case}"]
+    _, dtype, columns = case
+    assert made.pop("a conversion") == [int(dtype == "float32" or columns == 2400), 1]
+    assert made == {"nothing": [1, 1], "a scale": [1, 1], "a bias": [1, 1]}
 
 
 @pytest.mark.parametrize("name", NAMES)
