@@ -37,7 +37,7 @@ class Seen(NamedTuple):
     made: str | None = None
     scale: float = 1.0
     biased: bool = False
-    returned: bool = False
+    read: str | None = None
 
     @property
     def more(self) -> int:

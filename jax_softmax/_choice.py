@@ -10,6 +10,8 @@ from ._rule import FAMILY, FORWARD, RULES, SHORT_ROWS, Kinds, Longer, Rule, Slab
 # What is seen of an op's neighbours, see `choose`.
 STORED = ("stored", "stored again", "stored apart")
 AROUND = ("fused", "narrowed", "scaled", "apart", "product", *STORED)
+# How a program is likely to read a result, see `_neighbours.likely_read`.
+READ = ("returned", "reduced", "picked", "across")
 
 
 class Choice(NamedTuple):
@@ -94,7 +96,7 @@ class Context(NamedTuple):
     multiplied: bool
     biased: bool
     differentiated: bool
-    returned: bool
+    read: str | None
 
     @property
     def is_fused(self) -> bool:
@@ -120,7 +122,7 @@ def choose(
     multiplied: bool = False,
     biased: bool = False,
     differentiated: bool = False,
-    returned: bool = False,
+    read: str | None = None,
 ) -> Choice:
     """What runs `op`, a primitive's name, on a platform that has kernels for these dtypes.
 
@@ -129,9 +131,10 @@ def choose(
     program has the operand in float32, and 16 bits before that; of a derivative, that all is that
     its result and its tangent, or one of them, are computed from. `multiplied` says that the
     kernels multiply the logits by a number, `biased` that they add a bias to them, and
-    `differentiated` that there is a derivative too, `returned` that there is none, and that the
-    program returns the result as it is, or so it seems; "selected_" before its name, that its
-    tangent and its result are selected by a mask.
+    `differentiated` that there is a derivative too; "selected_" before its name, that its tangent
+    and its result are selected by a mask. `read` says, where there is none, how the program seems
+    to read the result, one of `READ`: as it returns it, or by code of XLA's alone, that reduces it,
+    maybe "across" its rows, or picks from it.
 
     `around` is one of `AROUND`; any other name, or None, says that nothing is known. "fused": XLA
     may have what made the operand within its own code, of a derivative the tangent; "scaled", of a
@@ -158,13 +161,14 @@ def choose(
         wide, plain = compute_dtype(dtype, output_dtype), op.removeprefix("biased_")
         return choose(plain, shape, axis, wide, output_dtype, platform)
     may_split = batch_invariant is False
-    told = alone, widened, around, multiplied, biased, differentiated, returned
+    told = alone, widened, around, multiplied, biased, differentiated, read
     seen = Context(may_split, *told)
     steps = (
         _returned,
         _widened,
         _few,
         _small,
+        _read,
         _across,
         _terms,
         _around,
@@ -182,7 +186,7 @@ SINGLY = "rows that are no whole vectors: XLA reads them singly"
 
 
 def _returned(problem: Problem, seen: Context, rule: Rule) -> Choice | None:
-    if not (seen.returned and problem.is_last and (seen.is_apart or seen.widened)):
+    if not (seen.read == "returned" and problem.is_last and (seen.is_apart or seen.widened)):
         return None
     case = problem.op, problem.dtype.itemsize, problem.output_dtype.itemsize
     padded = seen.around == "product" and not problem.is_whole and problem.width == 2
@@ -243,6 +247,27 @@ def _small(problem: Problem, seen: Context, rule: Rule) -> Choice | None:
     few = rule.few.get(family)
     if few and problem.columns >= few.columns and elements <= few.rows * problem.columns:
         return Choice("xla", f"at most {few.rows} long rows, which keep few multiprocessors busy")
+    return None
+
+
+def _read(problem: Problem, seen: Context, rule: Rule) -> Choice | None:
+    """Where there is no derivative, and it is likely how the result is read."""
+    read, platform = seen.read, problem.platform
+    in_memory = problem.is_last and seen.is_apart and not seen.biased and problem.is_of_one_dtype
+    if read in (None, "returned") or not in_memory:
+        return None
+    if problem.elements <= rule.read_least.get((read, *problem.case), 0):
+        return None
+    kinds = {who: rule.read.get((read, who), {}) for who in ("pairs", "kernel", "xla")}
+    by = {who for who, some in kinds.items() if problem.is_among(some)}
+    rows = problem.elements // problem.columns
+    if "pairs" in by and rows > max(rule.read_rows, problem.columns // rule.split_columns):
+        why = f"a kernel reduces rows, and what is {read} of them is in no memory"
+        return Choice(platform, why, pairs=True)
+    if "kernel" in by:
+        return Choice(platform, f"what is {read} would be several kernels of XLA's")
+    if "xla" in by and seen.around != "product":
+        return Choice("xla", f"what is {read} XLA has in no memory")
     return None
 
 

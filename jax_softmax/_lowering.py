@@ -32,9 +32,9 @@ from ._neighbours import (
     is_of_pairs,
     is_of_product,
     is_product,
-    is_returned,
     is_scaled,
     is_scattered,
+    likely_read,
     logits_within,
     of_pairs,
 )
@@ -119,7 +119,7 @@ def register_seeing(
     Kernels on a GPU multiply logits by `seen.scale`, and add a bias to them if `seen.biased`, where
     nothing is converted, and these are of no matrix product: what they were made of is one operand
     more then, or two, and what is said of neighbours is said of those that made the logits.
-    Forward, `seen.returned` says that the program is likely to return the result, and no more.
+    Forward, `seen.read` says how the program is likely to read the result.
 
     Lowerings are cached as functions of their operands, which see nothing of what made these, and
     those that are not cannot be for several platforms (jax 0.10 to 0.12): so there is a primitive
@@ -173,19 +173,20 @@ def register_seeing(
             more = list(zip(types, parts or (), strict=False))
             return Seen("parts" if parts else "xla"), more
         (aval, *others), operand = avals, operands[0]
-        returned = primitive.name in _choice.FORWARD and here in _choice.RULES
-        returned &= not params.get("differentiated", False)
-        returned = returned and is_returned(operand, params["dtype"])
+        read, forward = None, primitive.name in _choice.FORWARD
+        if forward and here in _choice.RULES and not params.get("differentiated", False):
+            read = likely_read(operand, params["axis"], params["dtype"])
         cast, narrow = cast_before(operand, aval) or (None, None)
         if cast is not None:
-            returned = returned and is_fused(cast.operands[0], functions) is False
-            told = {"returned": True} if returned else {}
+            told = {}
+            if read and is_fused(cast.operands[0], functions) is False:
+                told["read"] = read
             made = decide([narrow, *others], **told, **request)
-            seen = Seen(made, returned=returned)
+            seen = Seen(made, **told)
             return seen, [(narrow, rounded(cast, operand))] if made in OF_NARROW else []
-        if primitive.name not in _choice.FORWARD:
+        if not forward:
             return Seen(), []
-        return _look_at_logits(ctx, primitive.name, operand, returned=returned, **request)
+        return _look_at_logits(ctx, primitive.name, operand, read, **request)
 
     def lower(ctx: Any, *operands: Any, **params: Any) -> Any:
         if primitive.name in DERIVATIVES and ctx.module_context.platforms[0] in rules:
@@ -324,11 +325,11 @@ def _look_at_logits(
     ctx: Any,
     op: str,
     operand: Any,
+    read: str | None,
     *,
     here: str,
     alone: bool,
     axis: int,
-    returned: bool,
     **params: Any,
 ) -> tuple[Seen, list[Any]]:
     """See `register_seeing`, of the operand of softmax or log-softmax."""
@@ -343,7 +344,7 @@ def _look_at_logits(
             made = "product"
         # Between a product and the softmax there may be what XLA has within either.
         of_product = made == "apart" and is_of_product(found.logits, functions)
-        return Seen(made, found.scale, found.bias is not None, returned and not of_product)
+        return Seen(made, found.scale, found.bias is not None, None if of_product else read)
 
     found, scores = Affine(operand), operand
     if here == "cuda" and params["dtype"] == aval.dtype and aval.dtype.itemsize < 8:
@@ -361,6 +362,10 @@ def _look_at_logits(
             found = Affine(operand)  # which has that, as do those that read the derivative
     seen = seen_of(found)
     if not seen.biased:
+        request = {"alone": alone, "per_row": False, "widened": False, "read": seen.read} | params
+        request |= {"around": seen.made, "multiplied": seen.scale != 1}
+        if seen.read and _choose([aval], op=op, here=here, axis=axis, **request).pairs:
+            seen = seen._replace(made="pairs")
         return seen, [(aval, found.logits)] if seen.more else []
     bias = aval.update(shape=found.bias_shape)
     without = seen_of(Affine(operand))
@@ -376,7 +381,7 @@ def _adds_bias(
     if not _takes_bias(avals, op=op, here=here, **params):
         return False
     request: dict[str, Any] = {"here": here, "alone": True, "op": op, "per_row": False} | params
-    request |= {"widened": False, "returned": seen.returned}
+    request |= {"widened": False, "read": seen.read}
     choose = partial(_choose, avals[:1], **request)
     chosen = choose(around=seen.made, biased=True), choose(around=without.made)
     if not any(c.implementation == here and c.batch_invariant for c in chosen):
@@ -463,13 +468,13 @@ def _choose(
     zeros_are_masked: bool = False,
     selected: bool = False,
     differentiated: bool = False,
-    returned: bool = False,
+    read: str | None = None,
     scale: float = 1.0,
     **params: Any,
 ) -> _choice.Choice:
     """What runs an op on operands of these types, `alone` where no devices share the work."""
     del scale
-    read = operands[:2] if op in DERIVATIVES else operands
+    loaded = operands[:2] if op in DERIVATIVES else operands
     x, axis = operands[0], params["axis"]
     if here == "cuda" and x.shape[axis] == 0:
         backend = "xla"  # rows without columns may still have a value each
@@ -486,8 +491,8 @@ def _choose(
     case = f"masked_{op}" if zeros_are_masked or (from_result and not by_xla) else op
     case = f"selected_{op}" if selected else case
     seen = {"widened": widened, "differentiated": differentiated, "around": around}
-    seen |= {"multiplied": multiplied, "biased": biased, "returned": returned, "alone": alone}
-    choice = fastest(case, read, here, batch_invariant, **seen, **params)
+    seen |= {"multiplied": multiplied, "biased": biased, "read": read, "alone": alone}
+    choice = fastest(case, loaded, here, batch_invariant, **seen, **params)
     if batch_invariant is None and not choice.batch_invariant and not alone:
         # Few rows: if the axis is sharded after all, to gather it costs more than they do.
         choice = choice._replace(implementation="xla")
@@ -508,7 +513,8 @@ def _lower(
     **params: Any,
 ) -> Any:
     if seen.made == "pairs":
-        return _lower_by_pairs(ctx, operands, op=op, axis=params["axis"], dtype=params["dtype"])
+        request = {"axis": params["axis"], "dtype": params["dtype"], "scale": seen.scale}
+        return _lower_by_pairs(ctx, operands, op=op, **request)
     if seen.made == "of pairs":
         ctx = ctx.replace(avals_in=ctx.avals_in[:2])
         reference = partial(reference, stored=False)
@@ -521,7 +527,7 @@ def _lower(
     backend, alone = "xla" if seen.made == "xla" else backend, one_device(ctx)
     request = {"op": op, "per_row": per_row, "here": here, "alone": alone, "backend": backend}
     request |= {"batch_invariant": batch_invariant, "around": seen.made}
-    request |= {"multiplied": seen.scale != 1, "returned": seen.returned}
+    request |= {"multiplied": seen.scale != 1, "read": seen.read}
     request |= {"widened": seen.made not in (None, *_choice.AROUND)}
     choice = _choose(loaded[0].avals_in, **request, **params)
     if choice.implementation != here:

@@ -76,18 +76,34 @@ def is_of_product(value: Any, functions: Any) -> bool:
     return _makers(value, functions) is OF_PRODUCT
 
 
-def is_returned(operand: Any, dtype: Any) -> bool:
-    """Whether what is made here, of that shape and `dtype`, is likely what the program returns.
+def likely_read(operand: Any, axis: int, dtype: Any) -> str | None:
+    """How the program reads what is made here of an array, of its shape and `dtype`, by its type.
 
-    It returns an array of these, and by now something has read each of its arguments.
+    One of `_choice.READ`, or None. What it returns, and what no operation has read yet of its
+    arguments, say what may come, and mostly what does: "returned" if it returns an array of that
+    type, and nothing is left to be read. If it returns none as large, and nothing is left that is
+    as long along any dimension, nor is `operand` along another: "across" if it returns one that is;
+    "picked" if integers are left, as labels are; else "reduced".
     """
     block = mlir.ir.InsertionPoint.current.block
     program = block.owner.operation
     if not _is_program(program):
-        return False
+        return None
     made = mlir.ir.RankedTensorType.get(operand.type.shape, mlir.dtype_to_ir_type(dtype))
     returned = mlir.ir.FunctionType(program.attributes["function_type"].value).results
-    return made in returned and all(v == operand or readers_of(v) for v in block.arguments)
+    left = [v.type for v in block.arguments if v != operand and readers_of(v) == 0]
+    if made in returned:
+        return None if left else "returned"
+    shape = shape_of(operand)
+    columns = shape[axis]
+    if any(math.prod(t.shape) >= math.prod(shape) for t in returned):
+        return None
+    if shape.count(columns) > 1 or any(columns in t.shape for t in left):
+        return None
+    if any(columns in t.shape for t in returned):
+        return "across"
+    integers = (isinstance(t.element_type, mlir.ir.IntegerType) for t in left)
+    return "picked" if any(integers) else "reduced"
 
 
 def is_product(value: Any, functions: Any) -> bool:

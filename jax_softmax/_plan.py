@@ -95,7 +95,7 @@ def plan(
         choose = functools.partial(_choice.choose, *problem, batch_invariant=batch_invariant)
         choice = choose()
         if op in _choice.FORWARD and choice.implementation != platform:
-            alone = choose(around="apart", returned=True).implementation
+            alone = choose(around="apart", read="returned").implementation
             if alone == platform:
                 reason = f"{choice.reason}; {platform!r} where a program is this call alone"
                 choice = choice._replace(reason=reason)

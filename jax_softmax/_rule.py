@@ -305,6 +305,12 @@ class Rule(NamedTuple):
     returned: Kinds
     returned_biased: Kinds
     returned_few: dict[tuple[str, int, int], tuple[Fused, ...]]
+    # What the program seems to read in those ways, by who makes it: two values for each row by a
+    # kernel and the elements by XLA ("pairs"), a kernel, or XLA's code. TODO
+    read: dict[tuple[str, str], Kinds]
+    # At most so many elements of some, and so few rows of pairs, go by the other rules.
+    read_least: dict[tuple[str, str, int], int]
+    read_rows: int
     # With what XLA may fuse before it, forward, rows of any length are XLA's, and along another
     # axis those of so many columns or more.
     fused_across: dict[tuple[str, int], int]
@@ -675,6 +681,37 @@ RULES = {
             ),
             **dict.fromkeys([(op, 2, 4) for op in FORWARD], (Fused(ONE_KERNEL, 2**22),)),
         },
+        read={
+            ("picked", "pairs"): {("log_softmax", 4): (Rows(range(9, 2**31)),)},
+            ("picked", "kernel"): {
+                ("softmax", 2): (Rows(range(65, ONE_KERNEL + 1)),),
+                ("softmax", 4): (Rows(range(197, ONE_KERNEL + 1)),),
+                ("log_softmax", 2): (Rows(range(16, ONE_KERNEL + 1)),),
+            },
+            ("reduced", "pairs"): {
+                ("log_softmax", 4): (
+                    Rows(range(129, 600, 2)),
+                    Rows(range(600, 2000)),
+                    Rows(range(ONE_KERNEL + 1, 2**31)),
+                ),
+            },
+            ("reduced", "kernel"): {
+                ("log_softmax", 2): (
+                    Rows(range(33, 300), less=0.66),
+                    Rows(range(300, 2100)),
+                    Rows(range(2100, ONE_KERNEL + 1), less=0.9),
+                ),
+            },
+            ("reduced", "xla"): {
+                ("softmax", 2): (Rows(range(ONE_KERNEL + 1, 2**14 + 1)),),
+                ("softmax", 4): (Rows(range(ONE_KERNEL + 1, 2**14 + 1)),),
+                ("log_softmax", 2): (Rows(range(ONE_KERNEL + 1, 2**14 + 1), least=0.6),),
+            },
+            ("across", "pairs"): {("log_softmax", 4): (Rows(range(ONE_KERNEL + 1, 2**31)),)},
+            ("across", "kernel"): ACROSS,
+        },
+        read_least={("picked", "softmax", 4): 2**22, ("reduced", "log_softmax", 2): 2**20},
+        read_rows=2**6,
         fused_across={("softmax", 4): 2**7, ("log_softmax", 4): 2**8},
     )
 }

@@ -66,6 +66,20 @@ MADE_BEFORE = {
     ),
     "padded product": (lambda x: x.astype("bfloat16") @ jnp.ones((1002, 1002), "bfloat16"), 1002),
 }
+# How a program reads what it returns nothing as large of, what of, and who makes it.
+READ = (
+    ("picked", "log_softmax", "float32", 512, "pairs"),
+    ("picked", "log_softmax", "float32", 50_257, "pairs"),
+    ("picked", "log_softmax", "bfloat16", 1024, "kernel"),
+    ("picked", "softmax", "bfloat16", 1024, "kernel"),
+    ("reduced", "softmax", "float32", 1024, "xla"),
+    ("reduced", "softmax", "float32", 8192, "xla"),
+    ("reduced", "softmax", "bfloat16", 12_288, "xla"),
+    ("reduced", "log_softmax", "bfloat16", 8192, "xla"),
+    ("reduced", "log_softmax", "float32", 640, "pairs"),
+    ("reduced", "log_softmax", "float32", 8192, "pairs"),
+    ("across", "softmax", "bfloat16", 512, "kernel"),
+)
 # What is a kernel's where the program returns it, and what may be before it.
 ALONE = tuple(itertools.product(NAMES, ("float32", "bfloat16"), (1024, 2400)))
 # What a kernel writes where squares are summed behind it, and whether it adds a bias.
@@ -233,7 +247,7 @@ def chosen(mesh, name, dtype, columns) -> dict:
     default = getattr(jax_softmax, name)
 
     def between(f):
-        return lambda x: jnp.sum(jnp.square(f(x * 0.125)), 1)
+        return lambda x, w: jnp.sum(w * jnp.square(f(x * 0.125)), 1)
 
     def gradient(f):
         return lambda x, g: jax.vjp(f, x)[1](g)[0]
@@ -253,7 +267,7 @@ def chosen(mesh, name, dtype, columns) -> dict:
         return jax.value_and_grad(of_picked)
 
     wide = x.update(dtype="float32")
-    alone = compiled(between(default), x)
+    alone = compiled(between(default), x, x)
     labels = x.update(shape=(ROWS,), dtype="int32")
     picked, of_jax_nn = (compiled(loss(f), x, labels) for f in (default, getattr(jax.nn, name)))
     return {
@@ -261,7 +275,7 @@ def chosen(mesh, name, dtype, columns) -> dict:
         "kernels of picked": [kernels(picked), kernels(of_jax_nn)],
         "forward": count_calls(alone),
         "kernels": kernels(alone),
-        "of jax.nn": kernels(compiled(between(getattr(jax.nn, name)), x)),
+        "of jax.nn": kernels(compiled(between(getattr(jax.nn, name)), x, x)),
         "gradient": count_calls(compiled(gradient(default), x, x)),
         "weighted": count_calls(compiled(gradient(lambda x: 3 * default(x)), x, x)),
         "both passes": kernels(compiled(both_passes(lambda x: default(x * 0.125)), x, x)),
@@ -294,6 +308,25 @@ def alone(mesh, name, dtype, columns) -> dict:
     of = {way: compiled(lambda x, b, w=way: f(BEFORES[w](x, b)), x, b) for way in BEFORES}
     of["a conversion"] = compiled(lambda x: f(x.astype("float32")), x)
     return {way: [count_calls(hlo), kernels(hlo)] for way, hlo in of.items()}
+
+
+def read(mesh, way, name, dtype, columns, _) -> dict:
+    """Calls, of pairs too, of what is read in that way alone, and what it needs in all."""
+    sharding = NamedSharding(mesh, P())
+    x = jax.ShapeDtypeStruct((ROWS, columns), dtype, sharding=sharding)
+    labels = x.update(shape=(ROWS, 1), dtype="int32")
+    reads = {
+        "picked": lambda y, labels: jnp.take_along_axis(y, labels, 1).sum(dtype="float32"),
+        "reduced": lambda y, labels: jnp.square(y).sum(1),
+        "across": lambda y, labels: y.mean(0),
+    }
+
+    def program(x, labels):
+        return reads[way](getattr(jax_softmax, name)(x), labels)
+
+    hlo = compiled(program, x, labels)
+    calls = count_calls(hlo, name), count_calls(hlo, "row_pairs")
+    return {"calls": calls, "kernels": kernels(hlo)}
 
 
 def few(mesh, name) -> dict:
@@ -690,6 +723,7 @@ def main() -> None:
             f"{n}, {way}": do(made_before, one, n, way) for n in NAMES for way in MADE_BEFORE
         }
         programs |= {f"alone, {case}": do(alone, one, *case) for case in ALONE}
+        programs |= {f"read, {case}": do(read, one, *case) for case in READ}
         programs |= {
             f"few, {name} on {n}": do(few, meshes[n], name) for name in NAMES for n in DEVICES
         }

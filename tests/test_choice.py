@@ -15,7 +15,7 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import jax_softmax
-from jax_softmax import _choice, _lowering, _native, plan
+from jax_softmax import _choice, _lowering, _native, _neighbours, plan
 
 MANY = 2**20
 RULE = [  # shape, axis, dtype, output dtype; then softmax, log_softmax, softmax's tangent, others
@@ -346,7 +346,7 @@ RETURNED = [  # op, columns, dtypes, and whose it is, and where a bias is added 
 def test_what_a_program_returns_is_mostly_the_kernels(case):
     op, columns, dtype, output_dtype, *expected = case
     problem = op, (2**25 // columns, columns), 1, jnp.dtype(dtype), jnp.dtype(output_dtype), "cuda"
-    choose = functools.partial(_choice.choose, returned=True)
+    choose = functools.partial(_choice.choose, read="returned")
     made = [choose(*problem, around="apart", biased=biased) for biased in (False, True)]
     assert [choice.implementation for choice in made] == expected
     if dtype != output_dtype:
@@ -360,7 +360,7 @@ def test_what_a_program_returns_is_mostly_the_kernels(case):
 def test_what_a_program_returns_is_xlas_where_a_launch_is_most_of_it():
     def chosen(op, dtype, rows, columns, **kwargs):
         problem = op, (rows, columns), 1, *[jnp.dtype(dtype)] * 2, "cuda"
-        kwargs = {"around": "apart", "returned": True} | kwargs
+        kwargs = {"around": "apart", "read": "returned"} | kwargs
         return _choice.choose(*problem, **kwargs).implementation
 
     assert chosen("softmax", "float32", 4096, 1024) == "xla"
@@ -376,6 +376,58 @@ def test_what_a_program_returns_is_xlas_where_a_launch_is_most_of_it():
     # A product's rows that are no whole vectors are padded to it.
     assert chosen("softmax", "float32", 2**15, 1002, around="product") == "cuda"
     assert chosen("softmax", "bfloat16", 2**15, 1002, around="product") == "xla"
+
+
+READ = [  # how, op, rows, columns, dtype, and who makes it
+    ("picked", "log_softmax", 2**15, 8, "float32", "xla"),
+    ("picked", "log_softmax", 2**15, 9, "float32", "pairs"),
+    ("picked", "log_softmax", 2**13, 4096, "float32", "pairs"),
+    ("picked", "log_softmax", 65, 50_257, "float32", "pairs"),
+    ("picked", "log_softmax", 64, 50_257, "float32", "cuda"),
+    ("picked", "log_softmax", 2**12, 128, "bfloat16", "cuda"),
+    ("picked", "log_softmax", 2**10, 128, "bfloat16", "xla"),
+    ("picked", "softmax", 2**13, 64, "float16", "xla"),
+    ("picked", "softmax", 2**13, 128, "float16", "cuda"),
+    ("picked", "softmax", 2**12, 1024, "float32", "xla"),
+    ("picked", "softmax", 2**13, 1024, "float32", "cuda"),
+    ("reduced", "softmax", 2**13, 4096, "float32", "xla"),
+    ("reduced", "softmax", 2**13, 16_384, "float32", "xla"),
+    ("reduced", "softmax", 2**13, 16_385, "float32", "cuda"),
+    ("reduced", "softmax", 2**13, 10_000, "bfloat16", "xla"),
+    ("reduced", "log_softmax", 2**13, 4100, "bfloat16", "cuda"),
+    ("reduced", "log_softmax", 2**13, 8192, "bfloat16", "xla"),
+    ("reduced", "log_softmax", 2**7, 8192, "bfloat16", "cuda"),
+    ("reduced", "log_softmax", 2**13, 1024, "bfloat16", "cuda"),
+    ("reduced", "log_softmax", 2**13, 4096, "bfloat16", "xla"),
+    ("reduced", "log_softmax", 2**13, 512, "float32", "xla"),
+    ("reduced", "log_softmax", 2**13, 513, "float32", "pairs"),
+    ("reduced", "log_softmax", 2**13, 1024, "float32", "pairs"),
+    ("reduced", "log_softmax", 2**13, 4096, "float32", "xla"),
+    ("reduced", "log_softmax", 2**13, 4097, "float32", "pairs"),
+    ("across", "softmax", 2**13, 512, "bfloat16", "cuda"),
+    ("across", "softmax", 2**13, 512, "float32", "xla"),
+    ("across", "log_softmax", 2**13, 8192, "float32", "pairs"),
+]
+
+
+@pytest.mark.parametrize("case", READ, ids=str)
+def test_what_a_program_reads_goes_by_how(case):
+    read, op, rows, columns, dtype, expected = case
+    problem = op, (rows, columns), 1, *[jnp.dtype(dtype)] * 2, "cuda"
+    choice = _choice.choose(*problem, around="apart", read=read)
+    assert ("pairs" if choice.pairs else choice.implementation) == expected
+    # After a product a sum may be another product.
+    scores = _choice.choose(*problem, around="product", read=read)
+    unknown = _choice.choose(*problem, around="product")
+    assert scores == (unknown if expected == "xla" else choice)
+    others = {"around": "fused"}, {"around": "apart", "biased": True}, {}
+    assert all(
+        _choice.choose(*problem, read=read, **o) == _choice.choose(*problem, **o) for o in others
+    )
+    across = op, (rows, columns, 3), *problem[2:]
+    assert _choice.choose(*across, around="apart", read=read) == _choice.choose(
+        *across, around="apart"
+    )
 
 
 @pytest.mark.parametrize("columns", [15, 17, 33, 34, 45, 67, 257, 260, 513])
@@ -1470,6 +1522,40 @@ def test_the_rule_sees_what_a_program_returns(name, kind):
     w = w if "product" in kind else x
     hlo = compiled(functools.partial(program, f), x, w)
     assert count_calls(hlo, name) == by_kernel
+
+
+READERS = {  # of an op, an array, another and labels, and how the op's result seems to be read
+    "returns it": (lambda f, x, w, labels: (jnp.sum(w) + labels[0], f(x)), "returned"),
+    "returns it first": (lambda f, x, w, labels: f(x) + jnp.sum(w) + labels[0], None),
+    "picks": (lambda f, x, w, labels: jnp.take_along_axis(f(x), labels, 1).mean(), "picked"),
+    "picks, and reads more": (
+        lambda f, x, w, labels: jnp.take_along_axis(f(x), labels, 1).mean() + w.sum(),
+        None,
+    ),
+    "reduces": (lambda f, x, w, labels: (w.sum() + labels).sum() + f(x).max(1), "reduced"),
+    "reduces across": (lambda f, x, w, labels: (w.sum() + labels).sum() + f(x).max(0), "across"),
+    "reduces both": (lambda f, x, w, labels: (w.sum() + labels).sum() + f(x).max(), "reduced"),
+    "reduces a square": (lambda f, x, w, labels: (w.sum() + labels).sum() + f(x).max(), None),
+    "weighs": (lambda f, x, w, labels: (labels.sum() + f(x) * w).sum(), None),
+    "returns others": (lambda f, x, w, labels: (f(x).sum(), w + labels[0]), None),
+}
+
+
+@pytest.mark.usefixtures("cpu_has_the_rule")
+@pytest.mark.parametrize("kind", READERS)
+def test_how_a_program_seems_to_read(kind, monkeypatch):
+    program, expected = READERS[kind]
+    seen = []
+
+    def look(*args):
+        seen.append(_neighbours.likely_read(*args))
+        return seen[-1]
+
+    monkeypatch.setattr(_lowering, "likely_read", look)
+    rows = 64 if "square" in kind else 96
+    x, labels = np.ones((rows, 64), np.float32), np.zeros((rows, 1), np.int32)
+    jax.jit(functools.partial(program, jax_softmax.softmax)).lower(x, x, labels)
+    assert seen == [expected]
 
 
 @pytest.mark.usefixtures("cpu_has_the_rule")

@@ -24,6 +24,7 @@ from _cuda_programs import (
     MADE_BEFORE,
     MIXED,
     NAMES,
+    READ,
     REDUCED,
     REREAD,
     SCALED,
@@ -132,6 +133,15 @@ def test_what_a_program_returns_is_one_kernel_of_ours(case, programs):
     _, dtype, columns = case
     assert made.pop("a conversion") == [int(dtype == "float32" or columns == 2400), 1]
     assert made == {"nothing": [1, 1], "a scale": [1, 1], "a bias": [1, 1]}
+
+
+@pytest.mark.parametrize("case", READ, ids=str)
+def test_what_a_program_reads_without_a_derivative_goes_by_how(case, programs):
+    made = programs[f"read, {case}"]
+    expected = {"kernel": [1, 0], "pairs": [0, 1], "xla": [0, 0]}
+    assert made["calls"] == expected[case[-1]]
+    # Pairs, or a result, and what reads them; of XLA's code all in one, but for sums of few values.
+    assert made["kernels"] <= (1 if case[-1] == "xla" else 4)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -93,6 +93,30 @@ def test_a_loss_and_its_gradient(shape, kind, platform):
     assert (np.abs(wide(gradient) - want) <= 2.0**-23 * (8 - 2 * y) * size).all()
 
 
+@pytest.mark.parametrize("scale", [1, pytest.param(0.25, marks=pytest.mark.gpu)])
+@each_shape
+def test_what_labels_pick_without_a_derivative(shape, scale, platform):
+    """Of rows that a program does not return, whose labels come when it has read all else."""
+    x, axis = rows("normal", shape), len(shape) - 1
+    labels = np.random.default_rng(3).integers(0, shape[-1], (*shape[:-1], 1))
+    labels[: len(labels) // 2] = np.argmax(x[: len(labels) // 2], axis, keepdims=True)
+
+    def picked(x, labels):
+        y = jax_softmax.log_softmax(x if scale == 1 else scale * x)
+        return jnp.take_along_axis(y, labels, axis)
+
+    program = jax.jit(picked).lower(x, labels)
+    many = math.prod(shape[:-1]) > 64
+    assert calls(program, "row_pairs") == (platform == "cuda" and many)
+    program = program.compile()
+    assert not many or "jax_softmax.log_softmax" not in program.as_text()
+    logits = wide(np.float32(scale) * np.asarray(x))
+    want = np.take_along_axis(TRUTH["log_softmax"](logits, axis), labels, axis)
+    rest = logits.max(axis, keepdims=True) - np.take_along_axis(logits, labels, axis)
+    allowed = (FLAT_ULPS * np.abs(want) + rest) * 2.0**-23
+    assert (np.abs(wide(program(x, labels)) - want) <= allowed).all()
+
+
 LENGTHS = (
     *(1, 2, 3, 4, 7, 9, 12, 16, 21, 31, 32, 33, 45, 63, 64, 65, 90, 101, 128, 129, 150, 190, 256),
     *(257, 300, 384, 385, 450, 512, 513, 640, 700, 777, 900, 999, 1000, 1100, 1152, 1300, 1500),
