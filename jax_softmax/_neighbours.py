@@ -90,8 +90,10 @@ def likely_read(operand: Any, axis: int, dtype: Any) -> str | None:
     if not _is_program(program):
         return None
     made = mlir.ir.RankedTensorType.get(operand.type.shape, mlir.dtype_to_ir_type(dtype))
-    returned = mlir.ir.FunctionType(program.attributes["function_type"].value).results
-    left = [v.type for v in block.arguments if v != operand and readers_of(v) == 0]
+    results = mlir.ir.FunctionType(program.attributes["function_type"].value).results
+    unread = [v.type for v in block.arguments if v != operand and readers_of(v) == 0]
+    # Tokens, of effects in an order, have no shape.
+    returned, left = ([t for t in types if hasattr(t, "shape")] for types in (results, unread))
     if made in returned:
         return None if left else "returned"
     shape = shape_of(operand)

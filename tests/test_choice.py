@@ -1524,6 +1524,11 @@ def test_the_rule_sees_what_a_program_returns(name, kind):
     assert count_calls(hlo, name) == by_kernel
 
 
+def _printed(x):
+    jax.debug.print("{}", x[0], ordered=True)
+    return x
+
+
 READERS = {  # of an op, an array, another and labels, and how the op's result seems to be read
     "returns it": (lambda f, x, w, labels: (jnp.sum(w) + labels[0], f(x)), "returned"),
     "returns it first": (lambda f, x, w, labels: f(x) + jnp.sum(w) + labels[0], None),
@@ -1535,6 +1540,9 @@ READERS = {  # of an op, an array, another and labels, and how the op's result s
     "reduces": (lambda f, x, w, labels: (w.sum() + labels).sum() + f(x).max(1), "reduced"),
     "reduces across": (lambda f, x, w, labels: (w.sum() + labels).sum() + f(x).max(0), "across"),
     "reduces both": (lambda f, x, w, labels: (w.sum() + labels).sum() + f(x).max(), "reduced"),
+    "prints, too": (lambda f, x, w, labels: _printed(f(_printed(x))) + w.sum() + labels[0], None),
+    "prints alone": (lambda f, x, w, labels: _printed(f(_printed(x))), "returned"),
+    "prints what it reduces": (lambda f, x, w, labels: _printed(f(_printed(x)).sum(1)), "reduced"),
     "reduces a square": (lambda f, x, w, labels: (w.sum() + labels).sum() + f(x).max(), None),
     "weighs": (lambda f, x, w, labels: (labels.sum() + f(x) * w).sum(), None),
     "returns others": (lambda f, x, w, labels: (f(x).sum(), w + labels[0]), None),
