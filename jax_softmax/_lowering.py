@@ -180,7 +180,7 @@ def register_seeing(
         cast, narrow = cast_before(operand, aval) or (None, None)
         if cast is not None:
             told = {}
-            if read and is_fused(cast.operands[0], functions) is False:
+            if read and alone and is_fused(cast.operands[0], functions) is False:
                 told["read"] = read
             made = decide([narrow, *others], **told, **request)
             seen = Seen(made, **told)
