@@ -161,8 +161,16 @@ def choose(
         wide, plain = compute_dtype(dtype, output_dtype), op.removeprefix("biased_")
         return choose(plain, shape, axis, wide, output_dtype, platform)
     may_split = batch_invariant is False
-    told = alone, widened, around, multiplied, biased, differentiated, read
-    seen = Context(may_split, *told)
+    seen = Context(
+        may_split=may_split,
+        alone=alone,
+        widened=widened,
+        around=around,
+        multiplied=multiplied,
+        biased=biased,
+        differentiated=differentiated,
+        read=read,
+    )
     steps = (
         _returned,
         _widened,
@@ -193,8 +201,10 @@ def _returned(problem: Problem, seen: Context, rule: Rule) -> Choice | None:
     kinds = rule.returned_biased if seen.biased else rule.returned
     if padded or not any_have(kinds, case, problem.columns):
         return None
-    few = rule.returned_few[case]
+    few = rule.returned_few.get(case, ())
     if any(problem.columns <= longest and problem.elements <= most for longest, most in few):
+        return None
+    if problem.elements == 0:
         return None
     return Choice(problem.platform, "what a program returns: nothing fuses with it")
 
@@ -260,8 +270,8 @@ def _read(problem: Problem, seen: Context, rule: Rule) -> Choice | None:
         return None
     kinds = {who: rule.read.get((read, who), {}) for who in ("pairs", "kernel", "xla")}
     by = {who for who, some in kinds.items() if problem.is_among(some)}
-    rows = problem.elements // problem.columns
-    if "pairs" in by and rows > max(rule.read_rows, problem.columns // rule.split_columns):
+    fewest = max(rule.read_rows, problem.columns // rule.split_columns)
+    if "pairs" in by and problem.elements > fewest * problem.columns:
         why = f"a kernel reduces rows, and what is {read} of them is in no memory"
         return Choice(platform, why, pairs=True)
     if "kernel" in by:

@@ -365,6 +365,7 @@ def _look_at_logits(
     if not seen.biased:
         request = {"alone": alone, "per_row": False, "widened": False, "read": seen.read} | params
         request |= {"around": seen.made, "multiplied": seen.scale != 1}
+        # By the shape of all rows, as what is read is; `_lower` is told of it as "pairs".
         if seen.read and _choose([aval], op=op, here=here, axis=axis, **request).pairs:
             seen = seen._replace(made="pairs")
         return seen, [(aval, found.logits)] if seen.more else []
@@ -555,8 +556,8 @@ def _lower(
         params.pop(unknown, None)
     params["batch_invariant"] = choice.is_batch_invariant(batch_invariant)
     request = {k: params[k] for k in ("axis", "dtype", "strategy", "batch_invariant")}
-    read = loaded[0].avals_in[:reads]
-    workspace = _workspace(op, read, **request) if here == "cuda" else 0
+    types = loaded[0].avals_in[:reads]
+    workspace = _workspace(op, types, **request) if here == "cuda" else 0
     params = ATTRIBUTES.get(op, {}) | params
     if here == "cuda" and op in _choice.FORWARD:
         params["scale"] = seen.scale

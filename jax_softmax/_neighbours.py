@@ -83,7 +83,7 @@ def likely_read(operand: Any, axis: int, dtype: Any) -> str | None:
     arguments, say what may come, and mostly what does: "returned" if it returns an array of that
     type, and nothing is left to be read. If it returns none as large, and nothing is left that is
     as long along any dimension, nor is `operand` along another: "across" if it returns one that is;
-    "picked" if integers are left, as labels are; else "reduced".
+    "picked" if an integer for each row is left, as labels are; else "reduced".
     """
     block = mlir.ir.InsertionPoint.current.block
     program = block.owner.operation
@@ -104,8 +104,14 @@ def likely_read(operand: Any, axis: int, dtype: Any) -> str | None:
         return None
     if any(columns in t.shape for t in returned):
         return "across"
-    integers = (isinstance(t.element_type, mlir.ir.IntegerType) for t in left)
-    return "picked" if any(integers) else "reduced"
+    rows = math.prod(shape) // max(columns, 1)
+    labels = [t for t in left if math.prod(t.shape) == rows and _is_of_integers(t)]
+    return "picked" if labels else "reduced"
+
+
+def _is_of_integers(kind: Any) -> bool:
+    integers = mlir.ir.IntegerType
+    return isinstance(kind.element_type, integers) and kind.element_type.width > 1
 
 
 def is_product(value: Any, functions: Any) -> bool:

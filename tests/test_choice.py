@@ -420,6 +420,8 @@ def test_what_a_program_reads_goes_by_how(case):
     scores = _choice.choose(*problem, around="product", read=read)
     unknown = _choice.choose(*problem, around="product")
     assert scores == (unknown if expected == "xla" else choice)
+    wide = *problem[:4], jnp.dtype("float64"), "cuda"
+    assert _choice.choose(*wide, around="apart", read=read) == _choice.choose(*wide, around="apart")
     others = {"around": "fused"}, {"around": "apart", "biased": True}, {}
     assert all(
         _choice.choose(*problem, read=read, **o) == _choice.choose(*problem, **o) for o in others
@@ -1501,10 +1503,11 @@ PROGRAMS = {  # of an op, an array of float32 and another, and whether the op is
     "has it multiplied": (lambda f, x, w: f(x) * w, False),
     "makes the logits": (lambda f, x, w: f(jnp.tanh(x)), False),
     "makes a product": (lambda f, x, w: f(x @ w), True),
+    "adds to a product": (lambda f, x, w: f(x @ w + 1), False),
     "has it in a product": (lambda f, x, w: f(x) @ w, False),
     "converts it": (lambda f, x, w: f(x).astype("bfloat16"), False),
     "reduces it": (lambda f, x, w: f(x).sum(1), False),
-    "differentiates": (lambda f, x, w: jax.jvp(f, (x,), (w,)), False),
+    "differentiates": (lambda f, x, w: jax.jvp(f, (x,), (2 * w,)), False),
     "is a loop": (lambda f, x, w: jax.lax.fori_loop(0, 3, lambda _, x: f(x), x), False),
     "calls a function": (lambda f, x, w: jax.jit(f)(x), False),
     "shares rows": (lambda f, x, w: _shared(f, x), False),
@@ -1522,6 +1525,19 @@ def test_the_rule_sees_what_a_program_returns(name, kind):
     w = w if "product" in kind else x
     hlo = compiled(functools.partial(program, f), x, w)
     assert count_calls(hlo, name) == by_kernel
+
+
+@pytest.fixture
+def reads(monkeypatch):
+    """How results seem to be read of what is lowered from here on."""
+    seen = []
+
+    def look(*args):
+        seen.append(_neighbours.likely_read(*args))
+        return seen[-1]
+
+    monkeypatch.setattr(_lowering, "likely_read", look)
+    return seen
 
 
 def _printed(x):
@@ -1546,24 +1562,38 @@ READERS = {  # of an op, an array, another and labels, and how the op's result s
     "reduces a square": (lambda f, x, w, labels: (w.sum() + labels).sum() + f(x).max(), None),
     "weighs": (lambda f, x, w, labels: (labels.sum() + f(x) * w).sum(), None),
     "returns others": (lambda f, x, w, labels: (f(x).sum(), w + labels[0]), None),
+    "returns as many": (lambda f, x, w, labels: (f(x).sum(), x.astype("int32")), None),
 }
 
 
 @pytest.mark.usefixtures("cpu_has_the_rule")
 @pytest.mark.parametrize("kind", READERS)
-def test_how_a_program_seems_to_read(kind, monkeypatch):
+def test_how_a_program_seems_to_read(kind, reads):
     program, expected = READERS[kind]
-    seen = []
-
-    def look(*args):
-        seen.append(_neighbours.likely_read(*args))
-        return seen[-1]
-
-    monkeypatch.setattr(_lowering, "likely_read", look)
     rows = 64 if "square" in kind else 96
     x, labels = np.ones((rows, 64), np.float32), np.zeros((rows, 1), np.int32)
     jax.jit(functools.partial(program, jax_softmax.softmax)).lower(x, x, labels)
-    assert seen == [expected]
+    assert reads == [expected]
+
+
+LEFT = {  # what is left, and how a sum of the result seems to be read
+    "labels": (np.zeros(96, np.int32), "picked"),
+    "labels of 8 bits": (np.zeros((8, 12), np.uint8), "picked"),
+    "flags": (np.zeros(96, bool), "reduced"),
+    "weights": (np.zeros(96, np.float32), "reduced"),
+    "a step": (np.int32(3), "reduced"),
+    "a key": (np.zeros(2, np.uint32), "reduced"),
+    "weights of columns": (np.zeros(64, np.float32), None),
+}
+
+
+@pytest.mark.usefixtures("cpu_has_the_rule")
+@pytest.mark.parametrize("kind", LEFT)
+def test_labels_are_integers_of_each_row(kind, reads):
+    left, expected = LEFT[kind]
+    x = np.ones((8, 12, 64), np.float32)
+    jax.jit(lambda x, left: jax_softmax.softmax(x).sum() + left.sum()).lower(x, left)
+    assert reads == [expected]
 
 
 @pytest.mark.usefixtures("cpu_has_the_rule")
