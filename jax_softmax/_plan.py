@@ -52,8 +52,9 @@ def plan(
     """Returns the plan of `op` over `axis` of an array of `shape` and `dtype`.
 
     `implementation` and `reason` are those of a call with `implementation=None` of whose neighbours
-    nothing is known; the reason says where they are others for a program that is this call alone.
-    The rest is what the kernels do if they run.
+    nothing is known; where that is XLA's code, the reason says whether the kernels run in a program
+    that is this call alone (of an `output_dtype`, with `dtype=`). The rest is what the kernels do
+    if they run.
 
     Args:
       op: the primitive: `"softmax"`, `"log_softmax"`, `"logsumexp"`, one of the derivatives that
