@@ -85,7 +85,8 @@ def likely_read(operand: Any, axis: int, dtype: Any) -> str | None:
     as long along any dimension, nor is `operand` along another: "across" if it returns one that is;
     "picked" if an integer for each row is left, as labels are; else "reduced".
     """
-    block = mlir.ir.InsertionPoint.current.block
+    point: Any = mlir.ir.InsertionPoint
+    block = point.current.block
     program = block.owner.operation
     if not _is_program(program):
         return None
@@ -93,7 +94,8 @@ def likely_read(operand: Any, axis: int, dtype: Any) -> str | None:
     results = mlir.ir.FunctionType(program.attributes["function_type"].value).results
     unread = [v.type for v in block.arguments if v != operand and readers_of(v) == 0]
     # Tokens, of effects in an order, have no shape.
-    returned, left = ([t for t in types if hasattr(t, "shape")] for types in (results, unread))
+    returned: list[Any] = [t for t in results if hasattr(t, "shape")]
+    left: list[Any] = [t for t in unread if hasattr(t, "shape")]
     if made in returned:
         return None if left else "returned"
     shape = shape_of(operand)
