@@ -1,17 +1,15 @@
 """What `implementation=None` runs: whatever is fastest in a graph, by the tables of _rule.py."""
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Any, NamedTuple
 
 from ._reference import FEW_COLUMNS, ONE_KERNEL, compute_dtype, filled
-from ._rule import FAMILY, FORWARD, RULES, SHORT_ROWS, Kinds, Longer, Rule, Slabs, any_have
+from ._rule import FAMILY, FORWARD, RULES, SHORT_ROWS, Fused, Kinds, Longer, Rule, Slabs, any_have
 
 # What is seen of an op's neighbours, see `choose`.
 STORED = ("stored", "stored again", "stored apart")
 AROUND = ("fused", "narrowed", "scaled", "apart", "product", *STORED)
-# How a program is likely to read a result, see `_neighbours.likely_read`.
-READ = ("returned", "reduced", "picked", "across")
 
 
 class Choice(NamedTuple):
@@ -78,6 +76,11 @@ class Problem(NamedTuple):
     def is_among(self, kinds: Kinds) -> bool:
         return any_have(kinds, self.case, self.columns)
 
+    def most_of(self, limits: Iterable[Fused]) -> int | None:
+        """The elements of the first limit that it is within, if there is one."""
+        within = (f.elements for f in limits if self.columns <= f.columns)
+        return next((most for most in within if self.elements <= most), None)
+
     def are_few(self, rule: Rule) -> bool:
         """Whether rows are so few that they may be split where nobody says so."""
         rows = rule.split.get(self.op, 0)
@@ -133,8 +136,8 @@ def choose(
     kernels multiply the logits by a number, `biased` that they add a bias to them, and
     `differentiated` that there is a derivative too; "selected_" before its name, that its tangent
     and its result are selected by a mask. `read` says, where there is none, how the program seems
-    to read the result, one of `READ`: as it returns it, or by code of XLA's alone, that reduces it,
-    maybe "across" its rows, or picks from it.
+    to read the result (`_neighbours.likely_read`): "returned", as it is, or by code of XLA's alone,
+    "reduced", maybe "across" its rows, or "picked" from.
 
     `around` is one of `AROUND`; any other name, or None, says that nothing is known. "fused": XLA
     may have what made the operand within its own code, of a derivative the tangent; "scaled", of a
@@ -201,10 +204,7 @@ def _returned(problem: Problem, seen: Context, rule: Rule) -> Choice | None:
     kinds = rule.returned_biased if seen.biased else rule.returned
     if padded or not any_have(kinds, case, problem.columns):
         return None
-    few = rule.returned_few.get(case, ())
-    if any(problem.columns <= longest and problem.elements <= most for longest, most in few):
-        return None
-    if problem.elements == 0:
+    if problem.elements == 0 or problem.most_of(rule.returned_few.get(case, ())) is not None:
         return None
     return Choice(problem.platform, "what a program returns: nothing fuses with it")
 
@@ -297,10 +297,8 @@ def _terms(problem: Problem, seen: Context, rule: Rule) -> Choice | None:
     if problem.columns < rule.terms_columns:
         return Choice("xla", f"masked rows of fewer than {rule.terms_columns}")
     wide = problem.dtype.itemsize == problem.output_dtype.itemsize == 4
-    for longest, most in rule.wide_terms if wide else rule.terms:
-        if problem.columns <= longest and problem.elements <= most:
-            return Choice("xla", f"at most {most} elements, which XLA fuses")
-    return None
+    most = problem.most_of(rule.wide_terms if wide else rule.terms)
+    return None if most is None else Choice("xla", f"at most {most} elements, which XLA fuses")
 
 
 def _around(problem: Problem, seen: Context, rule: Rule) -> Choice | None:

@@ -344,7 +344,7 @@ def _look_at_logits(
         if made == "apart" and is_product(scores, functions):
             made = "product"
         # Between a product and the softmax there may be what XLA has within either.
-        of_product = made == "apart" and is_of_product(found.logits, functions)
+        of_product = read and made == "apart" and is_of_product(found.logits, functions)
         return Seen(made, found.scale, found.bias is not None, None if of_product else read)
 
     found, scores = Affine(operand), operand

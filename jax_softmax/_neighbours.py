@@ -79,7 +79,7 @@ def is_of_product(value: Any, functions: Any) -> bool:
 def likely_read(operand: Any, axis: int, dtype: Any) -> str | None:
     """How the program reads what is made here of an array, of its shape and `dtype`, by its type.
 
-    One of `_choice.READ`, or None. What it returns, and what no operation has read yet of its
+    As `_choice.choose` is told, or None. What it returns, and what no operation has read yet of its
     arguments, say what may come, and mostly what does: "returned" if it returns an array of that
     type, and nothing is left to be read. If it returns none as large, and nothing is left that is
     as long along any dimension, nor is `operand` along another: "across" if it returns one that is;

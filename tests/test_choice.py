@@ -378,7 +378,7 @@ def test_what_a_program_returns_is_xlas_where_a_launch_is_most_of_it():
     assert chosen("softmax", "bfloat16", 2**15, 1002, around="product") == "xla"
 
 
-READ = [  # how, op, rows, columns, dtype, and who makes it
+READ_ALONE = [  # how, op, rows, columns, dtype, and who makes it
     ("picked", "log_softmax", 2**15, 8, "float32", "xla"),
     ("picked", "log_softmax", 2**15, 9, "float32", "pairs"),
     ("picked", "log_softmax", 2**13, 4096, "float32", "pairs"),
@@ -410,7 +410,7 @@ READ = [  # how, op, rows, columns, dtype, and who makes it
 ]
 
 
-@pytest.mark.parametrize("case", READ, ids=str)
+@pytest.mark.parametrize("case", READ_ALONE, ids=str)
 def test_what_a_program_reads_goes_by_how(case):
     read, op, rows, columns, dtype, expected = case
     problem = op, (rows, columns), 1, *[jnp.dtype(dtype)] * 2, "cuda"
