@@ -59,8 +59,9 @@ ffi::Error Run(OpKind op, const Extras& extras, ffi::ThreadPool pool, ffi::Remai
 ffi::Error RunWithTerms(OpKind op, ffi::ThreadPool pool, ffi::RemainingArgs args,
                         ffi::Result<ffi::AnyBuffer> out, int64_t axis, int64_t logical_axis,
                         std::string_view strategy, bool batch_invariant, std::string_view names,
-                        double factor, double softcap, bool causal) {
-  const auto terms = DecodeTerms(op, args, axis, logical_axis, names, factor, softcap, causal);
+                        double factor, double softcap, bool causal, bool fills, double fill) {
+  const auto terms =
+      DecodeTerms(op, args, axis, logical_axis, names, factor, softcap, causal, fills, fill);
   if (terms.has_error()) return terms.error();
   return Run(op, {*terms}, pool, args, out, axis, logical_axis, strategy, batch_invariant);
 }

@@ -27,6 +27,8 @@ struct LogitsRow {
   Scalar scale;
   Scalar shift;  // the bias, where the row has one
   Scalar cap;    // 0 is none
+  bool fills;    // whether masked elements take part, as `fill`
+  Scalar fill;
 
   // Becomes row `row` of a call of contiguous rows. In place: a copy of what has just been written
   // in smaller pieces waits for all of them to leave the store buffer.
@@ -36,6 +38,8 @@ struct LogitsRow {
     scale = static_cast<Scalar>(terms.factor);
     if (terms.scale != nullptr) scale *= TermOf<Scalar>(terms.scale, terms.scale_at, row);
     cap = static_cast<Scalar>(terms.softcap);
+    fills = terms.fills;
+    fill = static_cast<Scalar>(terms.fill);
     seen = call.rows.columns;
     if (terms.causal) {
       const auto index = static_cast<uint32_t>(row);
@@ -65,17 +69,17 @@ struct LogitsRow {
           [&](int i, int64_t at) { z[i] += LoadUpTo<M>(wide_bias + column + at, left_at(i)); });
     }
     AtEach<kVectors>([&](int i, int64_t) { z[i] += shift; });
-    const T absent = Max<M>{}.value;
-    AtEach<kVectors>([&](int i, int64_t) { z[i] = FirstLanes<M>(z[i], left_at(i), absent); });
     if (mask != nullptr) {
       AtEach<kVectors>(
-          [&](int i, int64_t at) { z[i] = Unmasked(z[i], column + at, left_at(i), absent); });
+          [&](int i, int64_t at) { z[i] = Unmasked(z[i], column + at, left_at(i), T{} + fill); });
     }
+    const T absent = Max<M>{}.value;
+    AtEach<kVectors>([&](int i, int64_t) { z[i] = FirstLanes<M>(z[i], left_at(i), absent); });
   }
 
   // The result y of the vector at `column`, with that of masked elements put in.
   JS_HD T Mask(T y, int64_t column, T masked) const {
-    if (mask != nullptr) y = Unmasked(y, column, seen - column, masked);
+    if (mask != nullptr && !fills) y = Unmasked(y, column, seen - column, masked);
     return FirstLanes<M>(y, seen - column, masked);
   }
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <span>
 
@@ -108,8 +109,11 @@ struct Terms {
   float narrow_factor = 1;  // the same, rounded
   bool caps = false;
   double softcap = 0;
-  double per_softcap = 0;       // 1 / softcap
-  const void* mask = nullptr;   // bytes, 0 or 1
+  double per_softcap = 0;      // 1 / softcap
+  const void* mask = nullptr;  // bytes, 0 or 1
+  bool fills = false;          // whether masked logits take part, as `fill`
+  double fill = -std::numeric_limits<double>::infinity();
+  float narrow_fill = -std::numeric_limits<float>::infinity();  // the same, rounded
   const void* bias = nullptr;   // in the logits' type, or in the compute type
   const void* scale = nullptr;  // in the compute type, as is the sink
   const void* sink = nullptr;

@@ -19,14 +19,17 @@ auto WithTerms(Binding binding) {
       .template Attr<std::string_view>("terms")
       .template Attr<double>("factor")
       .template Attr<double>("softcap")
-      .template Attr<bool>("causal");
+      .template Attr<bool>("causal")
+      .template Attr<bool>("fills")
+      .template Attr<double>("fill");
 }
 
 // The operands behind the logits, of which `names` says the first letters: mask, bias, scale, sink;
-// and terms that are no operands. None where there are no logits.
+// and terms that are no operands. With `fills` masked logits are `fill`, and take part. None where
+// there are no logits.
 inline ffi::ErrorOr<Terms> DecodeTerms(OpKind op, ffi::RemainingArgs args, int64_t axis,
                                        int64_t logical_axis, std::string_view names, double factor,
-                                       double softcap, bool causal) {
+                                       double softcap, bool causal, bool fills, double fill) {
   Terms terms;
   const auto x = args.get<ffi::AnyBuffer>(0);
   if (x.has_error()) return ffi::Unexpected(x.error());
@@ -47,6 +50,11 @@ inline ffi::ErrorOr<Terms> DecodeTerms(OpKind op, ffi::RemainingArgs args, int64
     }
     terms.causal = true;
     terms.causal_rows = Divisor(static_cast<uint32_t>(all_dims[rank - 2]));
+  }
+  if (fills) {
+    terms.fills = true;
+    terms.fill = fill;
+    terms.narrow_fill = static_cast<float>(fill);
   }
   if (args.size() != names.size() + 1) {
     return ffi::Unexpected(Invalid(op, "wants an operand for each of its terms"));
@@ -87,7 +95,12 @@ inline ffi::ErrorOr<Terms> DecodeTerms(OpKind op, ffi::RemainingArgs args, int64
     const bool in_vectors =
         axis + 1 == static_cast<int64_t>(dims.size()) && at->column_stride == 1 &&
         AlignmentOf(reinterpret_cast<uintptr_t>(operand->untyped_data())) == kVectorBytes;
-    if (kind->name == 'm') terms.mask_in_vectors = in_vectors;
+    if (kind->name == 'm') {
+      terms.mask_in_vectors = in_vectors;
+      if (fills && (causal || at->column_stride == 0)) {
+        return ffi::Unexpected(Invalid(op, "fills by a mask of elements or columns alone"));
+      }
+    }
     if (is_bias) {
       terms.wide_bias = type != x->element_type();
       terms.bias_in_vectors = in_vectors && !terms.wide_bias;

@@ -77,8 +77,10 @@ ffi::Error Run(OpKind op, const Extras& extras, const PairsOfRows& pairs, cudaSt
 ffi::Error RunWithTerms(OpKind op, cudaStream_t stream, int32_t ordinal, ffi::RemainingArgs args,
                         ffi::Result<ffi::AnyBuffer> out, ffi::RemainingRets more, int64_t axis,
                         int64_t logical_axis, std::string_view strategy, bool batch_invariant,
-                        std::string_view names, double factor, double softcap, bool causal) {
-  const auto terms = DecodeTerms(op, args, axis, logical_axis, names, factor, softcap, causal);
+                        std::string_view names, double factor, double softcap, bool causal,
+                        bool fills, double fill) {
+  const auto terms =
+      DecodeTerms(op, args, axis, logical_axis, names, factor, softcap, causal, fills, fill);
   if (terms.has_error()) return terms.error();
   return Run(op, {*terms}, {}, stream, ordinal, args, out, more, axis, logical_axis, strategy,
              batch_invariant);

@@ -1,5 +1,5 @@
-// One op for all pairs of types, or one and its transpose: the build compiles this file for each,
-// with JS_NAME, and maybe JS_TRANSPOSE, defined as their names.
+// One op for all pairs of types, or two that are alike: the build compiles this file for each, with
+// JS_NAME, and maybe JS_LIKE, defined as their names.
 #include "launch.cuh"
 #include "ops/all.h"
 
@@ -26,8 +26,8 @@ JS_FOR_EACH_OP(JS_STRUCT)
   }
 #define JS_DEFINE_FOR(in, out, name) JS_DEFINE(in, out, name)
 JS_FOR_EACH_TYPE_PAIR(JS_DEFINE_FOR, JS_NAME)
-#ifdef JS_TRANSPOSE
-JS_FOR_EACH_TYPE_PAIR(JS_DEFINE_FOR, JS_TRANSPOSE)
+#ifdef JS_LIKE
+JS_FOR_EACH_TYPE_PAIR(JS_DEFINE_FOR, JS_LIKE)
 #endif
 
 }  // namespace jax_softmax

@@ -495,7 +495,7 @@ cudaError_t RunAs(const Call& call, cudaStream_t stream, int* resident) {
           return Run<Op, In, Out, TermsKind::kBiasAlone>(call, stream, resident);
         }
       }
-      const bool others = terms.sink != nullptr || terms.caps;
+      const bool others = terms.sink != nullptr || terms.caps || terms.fills;
       if (!others && whole && terms.bias_in_vectors && (registers || warp)) {
         return Run<Op, In, Out, TermsKind::kBiased>(call, stream, resident);
       }

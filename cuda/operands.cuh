@@ -234,6 +234,9 @@ enum class TermsKind {
 };
 template <TermsKind kKind>
 inline constexpr bool kIsMasks = kKind == TermsKind::kMasksAlone || kKind == TermsKind::kMasks;
+// Whether masked logits may be a number, and take part.
+template <TermsKind kKind>
+inline constexpr bool kMayFill = kIsMasks<kKind> || kKind == TermsKind::kAny;
 
 // LOAD: elements in the op's compute type, converted from `Io`.
 template <typename Op_, typename Io_>

@@ -19,6 +19,7 @@ struct TermsLoad : DirectLoad<Op, Io_> {
   static constexpr bool kAny = kKind == TermsKind::kAny;
   static constexpr bool kMayMask = kKind != TermsKind::kBiasAlone;  // any element
   static constexpr bool kHasBias = !kIsMasks<kKind>;
+  static constexpr bool kFills = kMayFill<kKind>;
   // Whether vectors that are not present are passed over. Without a branch the compiler puts loads
   // off until others are used: softmax of 8,192 bf16 columns with a bias took 88 us, and 76 so. Not
   // so of float32, 41 us of which became 45, and of log-softmax, 76 of which became 90
@@ -44,6 +45,7 @@ struct TermsLoad : DirectLoad<Op, Io_> {
     T scale;
     T shift;  // the bias, where the row has one
     T sink;
+    T fill;  // what masked logits are; where it is a constant, some kernels of log-softmax spill
     bool has_sink;
   };
   // One bit for each element of a vector: whether it takes part.
@@ -61,7 +63,7 @@ struct TermsLoad : DirectLoad<Op, Io_> {
     const auto at = [&](const void* operand, const Broadcast& broadcast) {
       return static_cast<const T*>(operand)[broadcast.Offset(index)];
     };
-    Row of{0, 0, rows.columns, Factor(), T{}, T{}, kAny && terms.sink != nullptr};
+    Row of{0, 0, rows.columns, Factor(), T{}, T{}, Fill(), kAny && terms.sink != nullptr};
     if (kMayMask && terms.causal) {
       const int64_t after = terms.causal_rows.divisor - 1 - terms.causal_rows.Remainder(index);
       of.seen = max(rows.columns - after, int64_t{0});
@@ -149,7 +151,8 @@ struct TermsLoad : DirectLoad<Op, Io_> {
                                          E (&e)[W::kVector]) const {
     constexpr int kVector = W::kVector;
     const auto column = pack * kVector - window.head;  // of the first element
-    const unsigned kept = KeptOf(row, window, column, raw[0]);
+    const unsigned there = ThereOf(row, window, column);
+    const unsigned kept = there & MaskOf(row, window, column, there, raw[0]);
     T z[kVector];
     const auto x = raw[0].x.Unpack();
 #pragma unroll
@@ -178,9 +181,9 @@ struct TermsLoad : DirectLoad<Op, Io_> {
     }
 #pragma unroll
     for (int i = 0; i < kVector; ++i) {
-      e[i].value[0] = kSkips || (kept >> i & 1) ? z[i] : Op::Absent(0);
+      e[i].value[0] = kSkips || (kept >> i & 1) ? z[i] : MaskedAt<W>(row, there, i);
     }
-    return KeptAs(kept);
+    return KeptAs(kFills && terms.fills ? ~0u : kept);
   }
 
   // Logits from `column` on, kStep columns apart, that something else has brought. Columns of masks
@@ -219,7 +222,13 @@ struct TermsLoad : DirectLoad<Op, Io_> {
     for (int i = 0; i < kCount; ++i) {
       if (!(kept >> i & 1)) e[i].value[0] = Op::Absent(0);
     }
-    return kept;
+    // Apart: with what fills in the loop above, some kernels spill.
+    if (!terms.fills) return kept;
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      if (!(kept >> i & 1) && i * kStep < left) e[i].value[0] = Fill();
+    }
+    return ~0u;
   }
 
   // A single element: of an edge, or for strategies without vectors.
@@ -235,8 +244,10 @@ struct TermsLoad : DirectLoad<Op, Io_> {
       if (kAny && terms.caps) z = Capped(z);
       if (terms.bias != nullptr) z += BiasOf(row.bias + column * terms.bias_at.column_stride);
       e.value[0] = z;
+    } else {
+      e.value[0] = Fill();
     }
-    return KeptAs(kept);
+    return KeptAs(kept || (kFills && terms.fills));
   }
 
  private:
@@ -270,11 +281,10 @@ struct TermsLoad : DirectLoad<Op, Io_> {
     }
   }
 
-  // Which elements of the vector take part.
+  // Which elements of the vector masks of whole rows and the causal one leave.
   template <typename W>
-  __device__ __forceinline__ unsigned KeptOf(const Row& row, const W& window,
-                                             typename W::Index column,
-                                             const Raw<W::kVector>& raw) const {
+  __device__ __forceinline__ static unsigned ThereOf(const Row& row, const W& window,
+                                                     typename W::Index column) {
     constexpr int kVector = W::kVector;
     auto end = static_cast<typename W::Index>(row.seen);
     if constexpr (!W::kWhole && !W::kMasks) end = min(end, window.End());
@@ -292,8 +302,19 @@ struct TermsLoad : DirectLoad<Op, Io_> {
         if (column + i < 0 || column + i >= end) kept &= ~(1u << i);
       }
     }
+    return kept;
+  }
+
+  // Which of those that are `there` the mask leaves; any others may be among them.
+  template <typename W>
+  __device__ __forceinline__ unsigned MaskOf(const Row& row, const W&, typename W::Index column,
+                                             unsigned there, const Raw<W::kVector>& raw) const {
+    constexpr int kVector = W::kVector;
+    if constexpr (!kMayMask) {
+      return there;
+    }
     if (W::kWhole && terms.mask_in_vectors) {
-      kept &= BitsOf<kVector>(raw.mask);
+      return BitsOf<kVector>(raw.mask);
     } else if (kMaskInWords<W> && MaskRuns()) {
       const int shift = BytesBefore(MaskAt(row, column)) * 8;
       unsigned mask[kVector / 4 + 1];
@@ -301,16 +322,18 @@ struct TermsLoad : DirectLoad<Op, Io_> {
       for (int i = 0; i < kVector / 4; ++i) {
         mask[i] = __funnelshift_r(raw.mask[i], raw.mask[i + 1], shift);
       }
-      kept &= BitsOf<kVector>(mask);
+      return BitsOf<kVector>(mask);
     } else if (terms.mask != nullptr && !IsPerRow(terms.mask_at)) {
       // All at once: one after the other, each would be waited for.
       const uint8_t* from = MaskAt(row, column);
       unsigned bits = 0;
 #pragma unroll
-      for (int i = 0; i < kVector; ++i) bits |= unsigned{kept >> i & 1 ? from[i] : uint8_t{0}} << i;
-      kept = bits;
+      for (int i = 0; i < kVector; ++i) {
+        bits |= unsigned{there >> i & 1 ? from[i] : uint8_t{0}} << i;
+      }
+      return bits;
     }
-    return kept;
+    return there;
   }
 
   template <typename Index>
@@ -322,6 +345,28 @@ struct TermsLoad : DirectLoad<Op, Io_> {
       return terms.narrow_factor;
     } else {
       return terms.factor;
+    }
+  }
+  // The i-th element of a vector, which is masked or not there. Without edges all of a vector is
+  // there, or nothing; of rows of whole vectors, which masks alone are applied to, something is.
+  template <typename W>
+  __device__ __forceinline__ T MaskedAt(const Row& row, unsigned there, int i) const {
+    if constexpr (!kFills) {
+      return Op::Absent(0);
+    } else if constexpr (kIsMasks<kKind> && W::kWhole) {
+      return kFinishesFromTerm<Op> ? Fill() : row.fill;
+    } else {
+      return (W::kMasks ? there >> i & 1 : there) ? Fill() : Op::Absent(0);
+    }
+  }
+  // Absent where they take no part.
+  __device__ __forceinline__ T Fill() const {
+    if constexpr (!kFills) {
+      return Op::Absent(0);
+    } else if constexpr (sizeof(T) == 4) {
+      return terms.narrow_fill;
+    } else {
+      return terms.fill;
     }
   }
   __device__ __forceinline__ static bool IsPerRow(const Broadcast& broadcast) {

@@ -1,12 +1,17 @@
-"""What logits are multiplied with, and what is added to them, before a softmax.
+"""What logits are multiplied with, what is added to them, and what a mask puts in their place.
 
-Its kernels do that as they read them. The temperature of a sampler, and the bias of a position,
-cost a pass over the logits otherwise.
+Before a softmax its kernels do that as they read them. The temperature of a sampler, the bias of a
+position and the mask of what is to come cost a pass over the logits otherwise.
 """
 
 import itertools
 import math
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jax.interpreters import mlir
 
 from . import _native
 from ._choice import FORWARD
@@ -18,26 +23,44 @@ from ._neighbours import (
     logits_here,
     maker_behind,
 )
-from ._operations import CONSTRAINTS, MOVED, before, name_of, number_of, readers_of, shape_of
+from ._operations import (
+    CONSTRAINTS,
+    MOVED,
+    before,
+    before_spreading,
+    name_of,
+    number_of,
+    readers_of,
+    shape_of,
+)
 
 # With larger ones, logits of 16 bits that the kernels tell apart without it might be as one.
 LARGEST, SMALLEST = 2.0**10, 2.0**-40
-# Of the logits' elements: a bias that is in memory, and one that XLA writes there for a kernel.
-LARGEST_BIAS, LARGEST_MADE = 1 / 4, 1 / 64
+# Of the logits' elements: a bias that is in memory, and one that XLA writes there for a kernel. And
+# a mask that it writes there.
+LARGEST_BIAS, LARGEST_MADE, LARGEST_MASK_MADE = 1 / 4, 1 / 64, 1 / 4
 SPREADS = "stablehlo.broadcast_in_dim"
 RESHAPES = {SPREADS, "stablehlo.reshape"}
 # Of a call that adds a bias to logits: its op, by that without any, and the letter of the term.
 WITH_TERMS = {op: f"masked_{op}" for op in FORWARD}
-BIAS = "b"
+BIAS, MASK = "b", "m"
+DTYPES = tuple(map(jnp.dtype, ("bfloat16", "float16", "float32")))
 
 
 class Affine(NamedTuple):
-    """`scale * logits + bias`, the bias of the logits' rank in that shape."""
+    """`where(mask, scale * logits + bias, fill)`, mask and bias of the logits' rank in that shape.
+
+    All is kept where `fill` is None; with `inverted`, what the mask has False.
+    """
 
     logits: Any
     scale: float = 1.0
     bias: Any = None
     bias_shape: tuple[int, ...] = ()
+    mask: Any = None
+    mask_shape: tuple[int, ...] = ()
+    inverted: bool = False
+    fill: float | None = None
 
 
 def affine_before(
@@ -47,24 +70,107 @@ def affine_before(
     *,
     explicit: bool,
     biased: bool,
+    masked: bool = False,
     readers: float = 0,
 ) -> Affine:
     """What made an array, of arrays of its dtype; nothing of it where that is nothing of the kind.
 
     Nor where more than so many `readers` have read a product or sum before: it is in memory then. A
-    bias only if it is `biased`, and has columns along that axis. `explicit` is for a mesh whose
-    operations each have a constraint behind them, their type's; any other one is the user's.
+    bias only if it is `biased`, a mask only if `masked`, and either has columns along that axis.
+    `explicit` is for a mesh whose operations each have a constraint behind them, their type's; any
+    other one is the user's.
     """
-    found = _bias_before(operand, axis, functions, readers) if biased else None
-    product = found.logits if found else operand
-    more = 1 if found else 0  # which is the sum
-    scale, logits = _scale_before(product, readers + more, explicit) or (1.0, product)
-    found = found or Affine(operand)
+    found = Affine(operand)
+    if masked and (selected := _mask_before(operand, axis, functions, readers)):
+        found, readers = selected, readers + 1
+    if biased and (added := _bias_before(found.logits, axis, functions, readers)):
+        logits, bias, shape = added
+        found, readers = found._replace(logits=logits, bias=bias, bias_shape=shape), readers + 1
+    scale, logits = _scale_before(found.logits, readers, explicit) or (1.0, found.logits)
     return found._replace(scale=scale, logits=logits)
 
 
-def _bias_before(operand: Any, axis: int, functions: Any, readers: float) -> Affine | None:
-    """The bias that was added, and the array that it was broadcast to.
+def _mask_before(operand: Any, axis: int, functions: Any, readers: float) -> Affine | None:
+    """What selected between logits and a number; in a function of its own, as `jnp.where` is.
+
+    None where the selected array has more than so many `readers`.
+    """
+    if readers_of(operand) > readers:
+        return None
+    selected, outside = _within(operand, functions)
+    if name_of(selected.owner) != "stablehlo.select":
+        return None
+    keep, *values = selected.owner.operands
+    for logits, number in (values, reversed(values)):
+        source, fill = outside(logits), _number_of(number, outside)
+        if fill is None or math.isnan(fill) or source is None or source.type != operand.type:
+            continue
+        mask, shape = _broadcast_of(keep, outside)
+        full = shape_of(operand)
+        if mask is None or shape[axis] != full[axis]:
+            return None
+        in_memory = is_fused(mask, functions) is False
+        largest = 1 if in_memory else LARGEST_MASK_MADE
+        if math.prod(shape) > largest * math.prod(full):
+            return None
+        found = Affine(source, mask=mask, mask_shape=shape, fill=fill)
+        return found._replace(inverted=logits == values[1])
+    return None
+
+
+def _within(value: Any, functions: Any) -> tuple[Any, Callable[[Any], Any | None]]:
+    """Of a result of a call what is returned there; and what an array there is at the call."""
+    made_by = value.owner
+    if name_of(made_by) != "func.call" or made_by.attributes["callee"].value not in functions:
+        return value, lambda v: v
+    block = functions[made_by.attributes["callee"].value].entry_block
+
+    def outside(v: Any) -> Any | None:
+        is_argument = v.owner == block
+        return made_by.operands[mlir.ir.BlockArgument(v).arg_number] if is_argument else None
+
+    *_, end = block.operations
+    return end.operands[mlir.ir.OpResult(value).result_number], outside
+
+
+def _number_of(value: Any, outside: Callable[[Any], Any | None]) -> float | None:
+    """That which all elements of an array are, in its dtype."""
+    value = before_spreading(value)
+    dtype = next((d for d in DTYPES if mlir.dtype_to_ir_type(d) == value.type.element_type), None)
+    source = before(value, {SPREADS, "stablehlo.convert"})
+    number = number_of(outside(source) or source)
+    if number is None or dtype is None:
+        return None
+    with np.errstate(over="ignore"):  # of float16
+        return float(np.asarray(number).astype(dtype))
+
+
+def _broadcast_of(
+    value: Any, outside: Callable[[Any], Any | None]
+) -> tuple[Any | None, tuple[int, ...]]:
+    """An array at the call that this is a broadcast of, and its shape in dimensions of this one's.
+
+    None where it is made of what is there, or where dimensions change places.
+    """
+    rank = len(shape_of(value))
+    dimensions = list(range(rank))
+    for at_call in (False, True):
+        while name_of(value.owner) == SPREADS:
+            along = value.owner.attributes["broadcast_dimensions"]
+            dimensions = [dimensions[d] for d in along]
+            value = value.owner.operands[0]
+        if not at_call and (value := outside(value)) is None:
+            return None, ()
+    shape = [1] * rank
+    for dimension, size in zip(dimensions, shape_of(value), strict=True):
+        shape[dimension] = size
+    return (value if dimensions == sorted(dimensions) else None), tuple(shape)
+
+
+def _bias_before(
+    operand: Any, axis: int, functions: Any, readers: float
+) -> tuple[Any, Any, tuple[int, ...]] | None:
+    """The array that a bias was broadcast to, the bias that was added, and its shape of that rank.
 
     None where the sum has more than so many `readers`.
     """
@@ -85,7 +191,7 @@ def _bias_before(operand: Any, axis: int, functions: Any, readers: float) -> Aff
         in_memory = is_fused(_before_reshapes(bias), functions) is False
         largest = LARGEST_BIAS if in_memory else LARGEST_MADE
         if math.prod(shape) <= largest * math.prod(full):
-            return Affine(logits, bias=bias, bias_shape=tuple(shape))
+            return logits, bias, tuple(shape)
     return None
 
 
@@ -97,6 +203,19 @@ def _before_reshapes(value: Any) -> Any:
             break
         value = operand
     return value
+
+
+def is_tiled(mask: Sequence[int], logits: Sequence[int], axis: int) -> bool:
+    """Whether a mask of that shape has several rows, and is repeated, as a causal one is."""
+    return axis > 0 and mask[axis - 1] > 1 and math.prod(mask) < math.prod(logits)
+
+
+def mask_within(result: Any) -> Any | None:
+    """By which a kernel put a number in, before this softmax or log-softmax of its."""
+    if not is_call(result) or TOLD not in result.owner.attributes:
+        return None
+    told = result.owner.attributes[TOLD]
+    return result.owner.operands[1] if "fills" in told and told["fills"].value else None
 
 
 def affine_of(result: Any, axis: int, functions: Any) -> Affine | None:

@@ -38,11 +38,13 @@ class Seen(NamedTuple):
     scale: float = 1.0
     biased: bool = False
     read: str | None = None
+    fill: float | None = None  # what a mask, which is an operand more, puts in
 
     @property
     def more(self) -> int:
         """How many operands more there are for kernels to load: what the first one was made of."""
-        return (self.made in OF_NARROW or self.scale != 1 or self.biased) + self.biased
+        terms = self.biased + (self.fill is not None)
+        return (self.made in OF_NARROW or self.scale != 1 or terms > 0) + terms
 
 
 def cast_before(operand: Any, aval: Any) -> tuple[Any, Any] | None:

@@ -498,6 +498,39 @@ def reads_operand(
     return False
 
 
+def takes_mask(
+    op: str,
+    shape: tuple[int, ...],
+    axis: int,
+    dtype: Any,
+    platform: str,
+    *,
+    tiled: bool,
+    product: bool,
+    read: str | None,
+    differentiated: bool,
+) -> bool:
+    """Whether a kernel puts in what a mask does before `op`, of what XLA could fuse nothing with.
+
+    `tiled` says that the mask has several rows and is repeated, `product` that a matrix product
+    made the logits, `read` how the result is, as `choose` is told.
+    """
+    rule, problem = RULES[platform], Problem(op, shape, axis, dtype, dtype, platform)
+    masks = rule.masks_tiled if tiled else rule.masks
+    if not problem.is_among(masks.whole if problem.is_whole else masks.odd):
+        return False
+    # XLA may have what reads the result within its code.
+    alone = product or read == "returned" or problem.columns > ONE_KERNEL
+    alone = alone or (differentiated and problem.width == 2)
+    return tiled or (alone and problem.elements > rule.masks_few.get(problem.width, 0))
+
+
+def keeps_masked(op: str, columns: Any, dtype: Any, platform: str) -> bool:
+    """Whether the derivative of `op` is a kernel's, behind a mask that is tiled."""
+    whole = isinstance(columns, int) and columns * dtype.itemsize % 16 == 0
+    return whole and any_have(RULES[platform].masks_apart, (op, dtype.itemsize), columns)
+
+
 def rereads(
     op: str, shape: tuple[Any, ...], axis: int, dtype: Any, platform: str, *, multiplied: bool
 ) -> bool:

@@ -12,7 +12,17 @@ from jax.extend.core import Primitive
 from jax.interpreters import mlir
 
 from . import _choice, _native
-from ._affine import BIAS, WITH_TERMS, Affine, affine_before, affine_of, scale_within
+from ._affine import (
+    BIAS,
+    MASK,
+    WITH_TERMS,
+    Affine,
+    affine_before,
+    affine_of,
+    is_tiled,
+    mask_within,
+    scale_within,
+)
 from ._casts import (
     OF_NARROW,
     Seen,
@@ -38,7 +48,7 @@ from ._neighbours import (
     logits_within,
     of_pairs,
 )
-from ._operations import is_made_of, name_of
+from ._operations import is_made_of, name_of, shape_of
 from ._reference import (
     FEWEST_OF_PARTS,
     ONE_KERNEL,
@@ -356,7 +366,22 @@ def _look_at_logits(
         )
         biased = free and one_device(ctx) and not explicit
         biased = biased and params["strategy"] == "auto" and _is_static(aval.shape)
-        found = affine_before(operand, axis, functions, explicit=explicit, biased=biased)
+        before = partial(affine_before, operand, axis, functions, explicit=explicit, biased=biased)
+        found = before(masked=biased)
+        if found.fill is not None:
+            types = [aval, *_types_of_terms(found, aval)]
+            # In mixed precision XLA has the way there and back within its code.
+            apart = is_fused(found.logits, functions) is False
+            apart = apart and cast_before(found.logits, aval) is None
+            about = {
+                "tiled": is_tiled(found.mask_shape, aval.shape, axis),
+                "product": is_product(found.logits, functions),
+                "read": read,
+            }
+            if apart and _takes_mask(types, about, op=op, here=here, axis=axis, **params):
+                seen = Seen(None, found.scale, found.bias is not None, fill=found.fill)
+                return seen, list(zip(types, [found.logits, *_terms_of(found)], strict=True))
+            found = before()
         if is_of_product(found.logits, functions):
             if found.bias is None:
                 scores = found.logits
@@ -369,11 +394,64 @@ def _look_at_logits(
         if seen.read and _choose([aval], op=op, here=here, axis=axis, **request).pairs:
             seen = seen._replace(made="pairs")
         return seen, [(aval, found.logits)] if seen.more else []
-    bias = aval.update(shape=found.bias_shape)
+    (bias,) = _types_of_terms(found, aval)
     without = seen_of(Affine(operand))
     if not _adds_bias(op, [aval, bias], seen, without, here=here, axis=axis, **params):
         return without, []
-    return seen, [(aval, found.logits), (bias, reshaped(found.bias, found.bias_shape))]
+    return seen, [(aval, found.logits), *((bias, term) for term in _terms_of(found))]
+
+
+def _types_of_terms(found: Affine, logits: Any) -> list[Any]:
+    """Of a mask and a bias, or what there is of them."""
+    types = []
+    if found.fill is not None:
+        types.append(logits.update(shape=found.mask_shape, dtype=jnp.dtype(bool)))
+    if found.bias is not None:
+        types.append(logits.update(shape=found.bias_shape))
+    return types
+
+
+def _terms_of(found: Affine) -> list[Any]:
+    """These, in the logits' rank; what the mask has True is kept."""
+    terms = []
+    if found.fill is not None:
+        mask = reshaped(found.mask, found.mask_shape)
+        if found.inverted:
+            types, operands = [mask.type], [mask]
+            create = mlir.ir.Operation.create
+            mask = create("stablehlo.not", results=types, operands=operands).result
+        terms.append(mask)
+    if found.bias is not None:
+        terms.append(reshaped(found.bias, found.bias_shape))
+    return terms
+
+
+def _takes_mask(
+    avals: Sequence[Any],
+    about: dict[str, Any],
+    *,
+    op: str,
+    here: str,
+    axis: int,
+    batch_invariant: bool | None,
+    backend: str | None,
+    differentiated: bool = False,
+    **params: Any,
+) -> bool:
+    """Whether a kernel puts in what a mask does: where there is one, and it is the faster one.
+
+    Or is asked for. `about` is what `_choice.takes_mask` is told beside.
+    """
+    x, name = avals[0], WITH_TERMS[op]
+    request = {"here": here, "axis": axis, "batch_invariant": batch_invariant} | params
+    if not has_kernel_with_terms(avals, name=name, causal=False, **request):
+        return False
+    if backend:
+        return True
+    problem = op, x.shape, axis, x.dtype, here
+    return fastest(name, [x], **request).implementation == here and _choice.takes_mask(
+        *problem, differentiated=differentiated, **about
+    )
 
 
 def _adds_bias(
@@ -418,6 +496,11 @@ def _seen_around(
     bfloat16 185 and 147, 179 and 144 (benchmarks/results/h200-graph-attention.json).
     """
     fused = is_fused(tangent, functions)
+    mask = None if masked else mask_within(result)
+    if mask is not None:
+        tiled = is_tiled(shape_of(mask), aval.shape, axis)
+        if fused or not (tiled and _choice.keeps_masked(op, aval.shape[axis], aval.dtype, here)):
+            return "stored apart" if fused is False else "stored"
     scale = None if masked else scale_within(result, functions)
     narrow = aval.dtype.itemsize == 2
     if scale is not None and fused and is_made_of(tangent, result, unknown=False):
@@ -522,10 +605,12 @@ def _lower(
         reference = partial(reference, stored=False)
         return _lower_reference(ctx, *operands[:2], reference=reference, backend="xla", **params)
     (ctx, operands), loaded = bound_and_loaded(ctx, operands, seen)
-    if seen.biased:
+    if seen.biased or seen.fill is not None:
         request = {k: params[k] for k in ("axis", "dtype", "strategy")}
-        request["batch_invariant"] = batch_invariant is not False
-        return _lower_biased(loaded[0], *loaded[1], op=op, scale=seen.scale, **request)
+        request |= {"batch_invariant": batch_invariant is not False, "fill": seen.fill}
+        names = MASK * (seen.fill is not None) + BIAS * seen.biased
+        request |= {"names": names, "scale": seen.scale}
+        return _lower_with_terms(loaded[0], *loaded[1], op=op, **request)
     backend, alone = "xla" if seen.made == "xla" else backend, one_device(ctx)
     request = {"op": op, "per_row": per_row, "here": here, "alone": alone, "backend": backend}
     request |= {"batch_invariant": batch_invariant, "around": seen.made}
@@ -596,12 +681,12 @@ def _lower_last(ctx: Any, logits: Any, *, op: str, **request: Any) -> Any:
     return mlir.lower_fun(call, multiple_results=True)(ctx, logits)
 
 
-def _lower_biased(
-    ctx: Any, logits: Any, bias: Any, *, op: str, scale: float, **request: Any
+def _lower_with_terms(
+    ctx: Any, logits: Any, *terms: Any, op: str, names: str, scale: float, **request: Any
 ) -> Any:
-    """The same, by a kernel that adds a bias of their rank."""
-    call = call_with_terms(WITH_TERMS[op], BIAS, factor=scale, **request)
-    return mlir.lower_fun(call, multiple_results=False)(ctx, logits, bias)
+    """The same, by a kernel that adds a bias of their rank, or puts in what a mask does."""
+    call = call_with_terms(WITH_TERMS[op], names, factor=scale, **request)
+    return mlir.lower_fun(call, multiple_results=False)(ctx, logits, *terms)
 
 
 def _lower_plain(
@@ -678,22 +763,20 @@ def _made_as_read(
     )
     request = {"op": op, "axis": axis, "dtype": dtype, "scale": found.scale}
     by_call = {"strategy": "auto", "batch_invariant": True}
-    types = [aval] if found.bias is None else [aval, aval.update(shape=found.bias_shape)]
+    types = [aval, *_types_of_terms(found, aval)]
     adds = maker == "kernel" and found.bias is not None
     if maker is None or (adds and not _takes_bias(types, here=here, **by_call, **request)):
         return operands
     of_terms = ctx.replace(avals_in=types, avals_out=[aval])
     with mlir.ir.InsertionPoint(result.owner):
-        terms = [found.logits]
-        if found.bias is not None:
-            terms.append(reshaped(found.bias, found.bias_shape))
+        terms = [found.logits, *_terms_of(found)]
         if maker == "pairs":
             (made,) = _lower_by_pairs(of_terms, terms, **request)
         elif maker == "xla":
             narrowed = is_narrowed(found.logits, functions)
             (made,) = _lower_plain(of_terms, *terms, narrowed=narrowed, **request)
         else:
-            lower = _lower_biased if adds else _lower_last
+            lower = partial(_lower_with_terms, names=BIAS) if adds else _lower_last
             (made,) = lower(of_terms, *terms, **by_call, **request)
     if maker == "pairs" and not by_kernel:
         _make_like(result, made)
@@ -824,11 +907,16 @@ def call_with_terms(
     axis: int,
     softcap: float = 0.0,
     causal: bool = False,
+    fill: float | None = None,
     **params: Any,
 ) -> Callable[..., jax.Array]:
-    """The custom call of an op whose other operands, `terms`, are broadcast against the first."""
+    """The custom call of an op whose other operands, `terms`, are broadcast against the first.
+
+    Masked logits are `fill`, and take part, if that is not None.
+    """
     call_p = call_primitive(op, per_row=False)
     params |= {"terms": terms, "softcap": softcap, "causal": causal}
+    params |= {"fills": fill is not None, "fill": 0.0 if fill is None else fill}
 
     def call(*operands: jax.Array) -> jax.Array:
         last = operands[0].ndim - 1

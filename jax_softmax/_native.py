@@ -20,7 +20,7 @@ Device = Any
 def target(op: str) -> str:
     """The custom call's name. Its version changes with its meaning or attributes: the persistent
     compilation cache sees the name, not the shared library behind it."""
-    return f"jax_softmax.{op}.v5"
+    return f"jax_softmax.{op}.v6"
 
 
 @functools.cache

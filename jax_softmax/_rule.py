@@ -13,6 +13,7 @@ either side (benchmarks/results/h200-survey.json, -11, -21, -22 and -31; float64
 narrower types).
 """
 
+import itertools
 import math
 from typing import Any, NamedTuple
 
@@ -72,6 +73,13 @@ Kinds = dict[Any, tuple[Rows, ...]]  # by the op, and the bytes of an element
 
 def any_have(kinds: Kinds, case: tuple[Any, ...], columns: int) -> bool:
     return any(rows.have(columns) for rows in kinds.get(case, ()))
+
+
+class Masks(NamedTuple):
+    """Rows that a mask puts a number in, which kernels do as they read them."""
+
+    whole: Kinds
+    odd: Kinds  # of no whole vectors
 
 
 class Slabs(NamedTuple):
@@ -316,6 +324,22 @@ class Rule(NamedTuple):
     # With what XLA may fuse before it, forward, rows of any length are XLA's, and along another
     # axis those of so many columns or more.
     fused_across: dict[tuple[str, int], int]
+    # As `jnp.where` does before a softmax: by a mask that is tiled, as a causal one that the batch
+    # shares, which costs XLA's code up to five times as much; and by any other, of which, by the
+    # bytes of an element, at most so many elements are XLA's. And, of the former, where the
+    # derivative is a kernel's all the same, and what comes back of it a pass of XLA's: 0.58 to 0.97
+    # of the time, of 384 to 1,536 columns that are no power of two up to 1.4 times as long (all in
+    # benchmarks/results/h200-graph-filled.json).
+    masks_tiled: Masks
+    masks: Masks
+    masks_few: dict[int, int]
+    masks_apart: Kinds
+
+
+def _of_both(by_width: dict[int, tuple[Rows, ...]]) -> Kinds:
+    """The same of softmax and of log-softmax."""
+    both = itertools.product(("softmax", "log_softmax"), by_width.items())
+    return {(op, width): rows for op, (width, rows) in both}
 
 
 # (platform, op): columns up to which XLA's code is the faster one for any number of rows: a CPU's
@@ -719,5 +743,34 @@ RULES = {
         },
         read_rows=2**6,
         fused_across={("softmax", 4): 2**7, ("log_softmax", 4): 2**8},
+        masks_tiled=Masks(
+            whole=_of_both(
+                {
+                    2: (Rows(range(32, 2**31)),),
+                    4: (Rows(range(32, 2**8 + 1)), Rows(range(384, 2**31))),
+                }
+            ),
+            odd=_of_both({2: (Rows(range(33, 2**31)),), 4: (Rows(range(33, 2**8)),)}),
+        ),
+        masks=Masks(
+            whole=_of_both(
+                {
+                    2: (Rows(range(2**8, 2**31)),),
+                    4: (Rows(range(2**7, 1000), least=0.9), Rows(range(1000, 2**31))),
+                }
+            ),
+            odd=_of_both(
+                {
+                    2: (Rows(range(33, ONE_KERNEL, 2)), Rows(range(ONE_KERNEL + 1, 2**31))),
+                    4: (Rows(range(ONE_KERNEL + 1, 2**31)),),
+                }
+            ),
+        ),
+        masks_few={4: 2**22},
+        masks_apart={
+            ("softmax", 2): (Rows(range(2**8 + 1)), Rows(range(2**31), least=1)),
+            ("log_softmax", 2): (Rows(range(2**31)),),
+        }
+        | _of_both({4: (Rows(range(2**6, 2**9 + 1), least=1),)}),
     )
 }

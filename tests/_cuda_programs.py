@@ -7,9 +7,11 @@ driver wherever it is loaded.
 import functools
 import itertools
 import json
+import math
 import os
 import pathlib
 import re
+import struct
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -182,6 +184,35 @@ SCALED = tuple(
     for way, dtype, n in itertools.product(WAYS, ("float32", "bfloat16"), DEVICES)
     if way in ("product", "quotient", "of a sum") or (dtype, n) == ("float32", 1)
 )
+# To make them with a mask, and the numbers that kernels may multiply by before, and put in.
+HEADS = (8, 8, 512, 512)
+LOWEST = float(jnp.finfo("bfloat16").min)
+MASKS = {
+    "causal": (
+        (),
+        lambda x, m: jnp.where(jnp.tri(512, dtype=bool), 0.125 * x, LOWEST),
+        0.125,
+        LOWEST,
+    ),
+    "of keys": ((8, 1, 1, 512), lambda x, m: jnp.where(m, x, -jnp.inf), 1, -math.inf),
+    "of queries and keys": ((512, 512), lambda x, m: jnp.where(m, x / 8, 0), 0.125, 0),
+    "negated": ((8, 1, 1, 512), lambda x, m: jnp.where(m, LOWEST, x), 1, LOWEST),
+    "of elements": (HEADS, lambda x, m: jnp.where(m, x, LOWEST), 1, LOWEST),
+    "by a selection": (HEADS, lambda x, m: jax.lax.select(m, x, jnp.full_like(x, 7)), 1, 7),
+    "after a bias": (
+        (8, 1, 1, 512),
+        lambda x, m: jnp.where(m, 0.125 * x + m[0, 0, 0].astype(x.dtype), LOWEST),
+        0.125,
+        LOWEST,
+    ),
+    "of rows": ((8, 1, 512, 1), lambda x, m: jnp.where(m, x, LOWEST), None, None),
+    "of two arrays": (HEADS, lambda x, m: jnp.where(m, x, x[::-1]), None, None),
+    "of a traced number": (HEADS, lambda x, m: jnp.where(m, x, x[0, 0, 0, 0]), None, None),
+    "not a number": (HEADS, lambda x, m: jnp.where(m, x, jnp.nan), None, None),
+    "of what is fused": (HEADS, lambda x, m: jnp.where(m, jax.nn.relu(x), LOWEST), None, None),
+    "transposed": ((512, 512), lambda x, m: jnp.where(m.T, x, LOWEST), 1, LOWEST),
+    "made of the logits": (HEADS, lambda x, m: jnp.where(x > 1, x, LOWEST), None, None),
+}
 # To make them with a bias, and the number that kernels may multiply by before they add it.
 LONG = (64, 2, 4, 8192)
 BIASES = {
@@ -458,6 +489,52 @@ def added(hlo: str) -> dict:
         "factors": [float(number) for number in re.findall(r"\bfactor = ([^ ,}]*)", hlo)],
         "kernels": kernels(hlo),
     }
+
+
+def filled(mesh, way) -> dict:
+    """What calls put in by a mask, alone and where something else reads that, too."""
+    shape, before, *_ = MASKS[way]
+    x = jax.ShapeDtypeStruct(HEADS, "bfloat16", sharding=NamedSharding(mesh, P()))
+    m = x.update(shape=shape, dtype="bool")
+
+    def read_before(x, m):
+        z = before(x, m)
+        smallest = z.min()
+        return jax_softmax.softmax(z), smallest
+
+    hlo = compiled(lambda x, m: jax_softmax.softmax(before(x, m)), x, m)
+    return added(hlo) | {
+        "fills": [number(text) for text in re.findall(r"\bfill = ([^ ,}]*)", hlo)],
+        "read before": added(compiled(read_before, x, m))["calls"][1],
+    }
+
+
+def number(text: str) -> float:
+    """Of an attribute, whose bits may be all that is told."""
+    return struct.unpack(">d", bytes.fromhex(text[2:]))[0] if text[:2] == "0x" else float(text)
+
+
+def masked_gradients(mesh) -> dict:
+    """Calls in both passes, and those of them that are the derivative's."""
+    x = jax.ShapeDtypeStruct(HEADS, "bfloat16", sharding=NamedSharding(mesh, P()))
+    m = x.update(shape=(8, 1, 1, 512), dtype="bool")
+    made = {}
+    for name in NAMES:
+        f = getattr(jax_softmax, name)
+
+        def both_passes(x, m, g, f=f):
+            y, back = jax.vjp(lambda x: f(jnp.where(m, x, LOWEST)), x)
+            return y, back(g)[0]
+
+        def causal(x, g, both_passes=both_passes):
+            return both_passes(x, jnp.tri(512, dtype=bool), g)
+
+        for way, hlo in {
+            "of keys": compiled(both_passes, x, m, x),
+            "causal": compiled(causal, x, x),
+        }.items():
+            made[f"{name} {way}"] = [count_calls(hlo), count_calls(hlo, f"{name}_.*tangent")]
+    return made
 
 
 def biased(mesh, way) -> dict:
@@ -746,6 +823,10 @@ def main() -> None:
         programs |= {
             f"bias {way} on {n}": do(biased, meshes[n], way) for way in BIASES for n in DEVICES
         }
+        programs |= {
+            f"mask {way} on {n}": do(filled, meshes[n], way) for way in MASKS for n in DEVICES
+        }
+        programs["masked gradients"] = do(masked_gradients, one)
         programs["biases"] = {n: do(biased_otherwise, meshes[n]) for n in DEVICES}
         programs |= {
             f"{case} on {n}": do(mixed, meshes[n], *case) for case in MIXED for n in DEVICES

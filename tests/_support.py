@@ -129,4 +129,4 @@ def operations(hlo: str) -> set[str]:
 
 def count_calls(hlo: str, op: str | None = None) -> int:
     """How many of this package's custom calls (of one op) a program makes."""
-    return len(re.findall(rf'custom_call_target="jax_softmax\.{op or "[a-z_]+"}\.v5"', hlo))
+    return len(re.findall(rf'custom_call_target="jax_softmax\.{op or "[a-z_]+"}\.v6"', hlo))

@@ -1,4 +1,4 @@
-"""Softmax of logits times a number and with a bias, which kernels on a GPU apply as they read them.
+"""Softmax of logits times a number, with a bias, and with what a mask puts in, by kernels on a GPU.
 
 What kinds of products and sums, test_cuda_aot.py has.
 """
@@ -22,6 +22,9 @@ each_op = pytest.mark.parametrize("op", FORWARD)
 each_dtype = pytest.mark.parametrize("dtype", [d for d in DTYPES if d.itemsize < 8], ids=str)
 # Where they may add a bias, as the number of rows may decide.
 KERNELS = {"implementation": "cuda", "batch_invariant": False}
+# Rows of all strategies that masks have, whole vectors and not.
+MASKED = ((5, 7), (3, 9, 33), (2, 5, 49), (9, 256), (2, 3, 600), (4, 1337), (3, 4096), (2, 9000))
+MASKED += ((2, 20_001), (2, 65_536))
 each_strategy = pytest.mark.parametrize("strategy", CUDA_STRATEGIES)
 
 
@@ -89,7 +92,7 @@ def test_the_sum_matches_wider_arithmetic(op, dtype):
         pairs = zip(arrays, cases, strict=True)
         return [bind(op, x + bias, axis=axis, **KERNELS) for (x, bias), (*_, axis) in pairs]
 
-    assert program.lower(arrays).as_text().count(f"masked_{op}.v5") == len(cases)
+    assert program.lower(arrays).as_text().count(f"masked_{op}.v6") == len(cases)
     for got, (x, bias, axis) in zip(jax.device_get(program(arrays)), cases, strict=True):
         assert_right(op, got, added(x, bias), axis=axis, flat=flat_ulps(op, "cuda"))
 
@@ -105,8 +108,81 @@ def test_special_values_and_a_bias(op, dtype, columns):
     f = jax.jit(lambda x, b: getattr(jax_softmax, op)(x + b, **KERNELS))
     for special in (1, np.inf, np.nan, -np.inf):
         bias = np.where(first, 0.5, special).astype(dtype)
-        assert f"masked_{op}.v5" in f.lower(x, bias).as_text()
+        assert f"masked_{op}.v6" in f.lower(x, bias).as_text()
         assert_right(op, f(x, bias), added(x, bias), axis=1, context=special)
+
+
+def masks(shape, rng):
+    """By which all is masked of a few rows, in the shapes that kernels take."""
+    whole = rng.random(shape) < 0.8
+    whole[..., :1, :] = False
+    made = {"columns": whole[..., -1:, :], "elements": whole}
+    return made if len(shape) < 3 else made | {"rows and columns": whole[:1]}
+
+
+@each_op
+@each_dtype
+def test_what_a_mask_puts_in_matches_wider_arithmetic(op, dtype):
+    """Where it is masked, half is not a number."""
+    rng = np.random.default_rng(0)
+    fills = [float(jnp.finfo(dtype).min), -np.inf, -1e9, 0.0, 3.0]
+    cases, arrays = [], []
+    for shape in MASKED:
+        logits = 3 * rng.standard_normal(shape)
+        for number, mask in enumerate(masks(shape, rng).values()):
+            x = np.where(mask | (rng.random(shape) < 0.5), logits, np.nan).astype(dtype)
+            inverted = number % 2 == 1
+            arrays.append((x, ~mask if inverted else mask))
+            cases.append((mask, fills[len(cases) % len(fills)], inverted))
+
+    def filled(x, m, fill, inverted):
+        return jnp.where(m, fill, x) if inverted else jnp.where(m, x, fill)
+
+    @jax.jit
+    def program(arrays):
+        return [
+            bind(op, filled(x, m, *how), axis=x.ndim - 1, **KERNELS)
+            for (x, m), (_, *how) in zip(arrays, cases, strict=True)
+        ]
+
+    assert program.lower(arrays).as_text().count("fills = true") == len(cases)
+    results = jax.device_get(program(arrays))
+    for got, (x, _), (mask, fill, _) in zip(results, arrays, cases, strict=True):
+        with np.errstate(over="ignore"):
+            z = np.where(mask, wide(x), wide(np.asarray(fill).astype(dtype)))
+        context = f"{x.shape} {mask.shape} {fill}"
+        assert_right(op, got, z, axis=x.ndim - 1, flat=flat_ulps(op, "cuda"), context=context)
+
+
+@each_op
+@each_dtype
+@pytest.mark.parametrize("columns", [512, 768, 1000, 4096])
+@pytest.mark.parametrize("causal", [True, False])
+def test_gradients_behind_a_mask(op, dtype, columns, causal):
+    """As the default has them: of rows without any element, too."""
+    rng = np.random.default_rng(columns)
+    x, g = rng.normal(size=(2, max(2**23 // columns**2, 5), columns, columns)).astype(dtype)
+    keys = rng.random((len(x), 1, columns)) < 0.7
+    keys[0] = False
+    lowest = float(jnp.finfo(dtype).min)
+
+    def both_passes(f, x, g, keys):
+        mask = jnp.tri(columns, dtype=bool) if causal else keys
+        y, back = jax.vjp(lambda x: f(jnp.where(mask, x / 4, lowest)), x)
+        return y, back(g)[0]
+
+    ours = jax.jit(functools.partial(both_passes, getattr(jax_softmax, op)))
+    by_kernel = causal or dtype.itemsize == 2  # XLA may have what reads float32 within its code
+    assert ours.lower(x, g, keys).as_text().count("fills = true") == by_kernel
+    with jax.enable_x64(True):
+        truth = jax.jit(functools.partial(both_passes, getattr(jax.nn, op)))
+        wanted = jax.device_get(truth(jnp.asarray(x, "float64"), jnp.asarray(g, "float64"), keys))
+    tolerance = 1e-4 if dtype.itemsize == 4 else 2e-2
+    for got, want in zip(ours(x, g, keys), wanted, strict=True):
+        few = np.abs(want) < 1e4  # and not the logarithms of what is masked
+        assert few.any() and (wide(got)[~few] < -1e4).all()
+        largest = abs(want[few]).max()
+        np.testing.assert_allclose(wide(got)[few], want[few], tolerance, tolerance * largest)
 
 
 @each_op
@@ -126,7 +202,7 @@ def test_gradients_through_a_product_and_a_bias(op, dtype, columns, default):
         return jax.jit(lambda x, bias, g: (lambda y, back: (y, *back(g)))(*jax.vjp(value, x, bias)))
 
     ours = both_passes(lambda x: getattr(jax_softmax, op)(x, **request))
-    assert default or f"masked_{op}.v5" in ours.lower(x, bias, g).as_text()
+    assert default or f"masked_{op}.v6" in ours.lower(x, bias, g).as_text()
     with jax.enable_x64(True):
         truth = both_passes(lambda x: getattr(jax.nn, op)(x))
         arrays = [jnp.asarray(v, jnp.float64) for v in (x, bias, g)]
@@ -209,7 +285,7 @@ def test_products_of_a_part_of_a_row_may_be_too_large(op, dtype, divisor, strate
 
 def test_a_handler_wants_a_positive_scale():
     shape = jax.ShapeDtypeStruct((4, 8), "float32")
-    call = jax.ffi.ffi_call("jax_softmax.softmax.v5", shape)
+    call = jax.ffi.ffi_call("jax_softmax.softmax.v6", shape)
     request = {"axis": np.int64(1), "logical_axis": np.int64(1), "strategy": "auto"}
     with pytest.raises(jax.errors.JaxRuntimeError, match="wants a positive scale"):
         jax.block_until_ready(

@@ -22,6 +22,7 @@ from _cuda_programs import (
     FUSED,
     FUSED_ON,
     MADE_BEFORE,
+    MASKS,
     MIXED,
     NAMES,
     READ,
@@ -273,6 +274,27 @@ def test_kernels_add_a_bias_on_one_device(way, programs):
     alone = factor is not None and way not in ("after a bias", "made of another")
     assert (made["kernels"] == 1) == alone
     assert on_two["calls"] == [1, 0]
+
+
+@pytest.mark.parametrize("way", MASKS)
+def test_kernels_put_in_what_a_mask_does_on_one_device(way, programs):
+    _, _, factor, fill = MASKS[way]
+    made, on_two = (programs[f"mask {way} on {n}"] for n in DEVICES)
+    by_kernel = fill is not None
+    assert made["calls"][1] == by_kernel and on_two["calls"][1] == 0
+    assert made["fills"] == ([fill] if by_kernel else [])
+    assert made["factors"] == ([factor] if by_kernel else [])
+    assert made["read before"] == 0
+    # A mask that is no operand as it is XLA makes, and the bias of one.
+    alone = by_kernel and way not in ("causal", "negated", "after a bias", "transposed")
+    assert not by_kernel or (made["kernels"] == 1) == alone
+
+
+def test_the_derivative_behind_a_mask_goes_by_what_that_is(programs):
+    """With one that is tiled XLA's takes longer than a kernel's and a pass by the mask."""
+    for name in ("softmax", "log_softmax"):
+        assert programs["masked gradients"][f"{name} of keys"] == [1, 0]
+        assert programs["masked gradients"][f"{name} causal"][0] == 2
 
 
 OTHER_BIASES = {  # calls, those of them that add a bias, and what they multiply by before

@@ -142,11 +142,11 @@ def test_who_asks_for_more_gets_the_kernels(op, platform):
 def test_export(op):
     x = jnp.asarray(rows("normal", (130, 16_384), 1), "bfloat16")
     program = jax.jit(functools.partial(of_float32, op))
-    unchecked = [export.DisabledSafetyCheck.custom_call("jax_softmax.row_pairs.v5")]
+    unchecked = [export.DisabledSafetyCheck.custom_call("jax_softmax.row_pairs.v6")]
     made = export.export(program, disabled_checks=unchecked)(x)
     loaded = export.deserialize(made.serialize())
     np.testing.assert_array_equal(loaded.call(x), program(x))
-    with pytest.raises(ValueError, match=r"jax_softmax\.row_pairs\.v5"):
+    with pytest.raises(ValueError, match=r"jax_softmax\.row_pairs\.v6"):
         export.export(program)(x)
 
 
@@ -155,7 +155,7 @@ def test_export(op):
 def test_a_call_refuses_what_it_has_no_kernels_for(x64):
     def call(shape, dtype, results, log_sums=False, scale=1.0):
         types = [jax.ShapeDtypeStruct(s, d) for s, d in results]
-        f = jax.ffi.ffi_call("jax_softmax.row_pairs.v5", types)
+        f = jax.ffi.ffi_call("jax_softmax.row_pairs.v6", types)
         return jax.jit(
             lambda x: f(
                 x,

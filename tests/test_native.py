@@ -140,7 +140,7 @@ def call(op="softmax", operands=None, shapes=None, result=((4, 8), "float32"), *
     shapes = shapes or [(4, 8)] * len(operands or [0])
     xs = [jnp.ones(*x) for x in zip(shapes, operands or ["float32"] * len(shapes), strict=True)]
     attributes = {k: v for k, v in (RIGHT | attributes).items() if v is not None}
-    f = jax.ffi.ffi_call(f"jax_softmax.{op}.v5", jax.ShapeDtypeStruct(*result))
+    f = jax.ffi.ffi_call(f"jax_softmax.{op}.v6", jax.ShapeDtypeStruct(*result))
     on_gpu = any(d.platform == "gpu" for d in xs[0].devices())
     more = {"scale": np.float64(1)} if on_gpu and op in FORWARD else {}
     return jax.block_until_ready(f(*xs, **more | attributes))

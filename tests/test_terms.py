@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from _cases import skip_refused
 from _support import accepts, compiled, count_calls, device_of, native_module, operations
+from _truth import TRUTH
 from test_masked import called, each_form, naive
 
-from jax_softmax import log_softmax, masked_softmax, plan, softmax
+from jax_softmax import _lowering, log_softmax, masked_softmax, plan, softmax
 from jax_softmax._canonicalize import request
 from jax_softmax._primitives import softmax_tangent_p
 
@@ -147,6 +148,60 @@ def test_kernels(implementation, pair, options, log):
             got, want = run(given, output_dtype, log, implementation)
             assert got.dtype == jnp.dtype(output_dtype)
             assert_close(got, want, dtype, str(shape))
+            ran += 1
+    assert ran >= 2
+
+
+def filled(given, fill, log):
+    """The definition in float64, of logits that are `fill` where they are masked."""
+    z = given["x"].astype(np.float64) * given.get("scale", 1.0)
+    z = np.where(given["mask"], z + given.get("bias", np.zeros(1)).astype(np.float64), fill)
+    with np.errstate(all="ignore"):
+        return TRUTH["log_softmax" if log else "softmax"](z, given["axis"])
+
+
+@each_form
+@pytest.mark.parametrize(
+    "options", [("mask",), ("mask per column", "scale"), ("mask", "bias", "scale")], ids="+".join
+)
+@pytest.mark.parametrize("pair", PAIRS, ids=str)
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+def test_masked_logits_may_be_a_number(implementation, pair, options, log):
+    """As `jnp.where` makes them: rows without any other are as any rows of one number are."""
+    native_module(implementation.partition(":")[0])
+    dtype, output_dtype = (pair, pair) if isinstance(pair, str) else pair
+    op = "masked_log_softmax" if log else "masked_softmax"
+    skip_refused(op, dtype, implementation, output_dtype)
+    axis = -2 if implementation == "cuda:strided" else -1
+    if axis == -2 and "mask per column" in options:
+        pytest.skip("that is a mask of whole rows along this axis")
+    narrow_logs = implementation == "cuda:registers" and log and jnp.dtype(dtype).itemsize == 2
+    request = {"dtype": jnp.dtype(output_dtype), "strategy": implementation.partition(":")[2]}
+    request |= {"batch_invariant": True}
+    ran = 0
+    with jax.enable_x64(True), jax.default_device(device_of(implementation)):
+        for shape in KERNEL_SHAPES:
+            if not accepts(op, shape, dtype, axis, implementation, output_dtype):
+                continue
+            if narrow_logs and "bias" in options and shape[-1] > 2048:
+                continue
+            given = kernel_operands(shape, options, dtype, axis)
+            rank = len(shape)
+            terms = [
+                given[name].reshape((1,) * (rank - given[name].ndim) + given[name].shape)
+                for name in ("mask", "bias")
+                if name in given
+            ]
+            given["x"][..., -1, :] = -np.inf  # where some of a last row take part, too
+            fills = (float(jnp.finfo(dtype).min), -np.inf, 0.0, -40.0)
+            request |= {"axis": axis % rank, "factor": given.get("scale", 1.0)}
+            names = "mb"[: len(terms)]
+            calls = [_lowering.call_with_terms(op, names, fill=f, **request) for f in fills]
+            results = jax.jit(lambda *v, calls=calls: [call(*v) for call in calls])
+            for fill, got in zip(fills, results(given["x"], *terms), strict=True):
+                with np.errstate(over="ignore"):  # of logarithms, to float16
+                    want = filled(given, fill, log).astype(got.dtype).astype(np.float64)
+                assert_close(np.asarray(got), want, dtype, f"{shape} {fill}")
             ran += 1
     assert ran >= 2
 

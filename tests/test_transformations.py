@@ -26,7 +26,7 @@ TARGETS = (
     "log_softmax_tangent",
     "log_softmax_cotangent",
 )
-UNCHECKED = [export.DisabledSafetyCheck.custom_call(f"jax_softmax.{op}.v5") for op in TARGETS]
+UNCHECKED = [export.DisabledSafetyCheck.custom_call(f"jax_softmax.{op}.v6") for op in TARGETS]
 POLICY = jax.checkpoint_policies.save_only_these_names("jax_softmax")
 
 
@@ -600,7 +600,7 @@ def test_export(name, axis, backend):
     loaded = exported(f, x, platforms=[backend])
     assert_close(loaded.call(x), reference(x))
     assert_close(jax.grad(weighted(loaded.call))(x), jax.grad(weighted(reference))(x))
-    assert f"jax_softmax.{name}.v5" in str(loaded.mlir_module())
+    assert f"jax_softmax.{name}.v6" in str(loaded.mlir_module())
 
 
 @each_name
@@ -633,5 +633,5 @@ def test_export_for_several_platforms(name):
 
 
 def test_export_unchecked_is_needed(backend):
-    with pytest.raises(ValueError, match=r"custom.*call.*jax_softmax\.softmax\.v5"):
+    with pytest.raises(ValueError, match=r"custom.*call.*jax_softmax\.softmax\.v6"):
         export.export(jax.jit(both("softmax")[0]), platforms=[backend])(randn(3, 4))
