@@ -40,7 +40,7 @@ bench-all: $(VENV)/installed
 	mkdir -p $(RESULTS)
 	-for suite in columns odd shapes; do $(BIN)/python benchmarks/run.py --suite $$suite \
 	    --budget $(BUDGET) --output $(RESULTS)/$$suite.json; done
-	-for suite in graph latency memory sweep train fused; do $(BIN)/python benchmarks/$$suite.py \
+	-for suite in graph programs latency memory sweep train fused; do $(BIN)/python benchmarks/$$suite.py \
 	    --budget $(BUDGET) --output $(RESULTS)/$$suite.json; done
 	$(BIN)/python benchmarks/plot.py $(RESULTS)/columns.json $(RESULTS)/columns.png
 	$(BIN)/python benchmarks/choose.py $(RESULTS)/graph.json > $(RESULTS)/rule.txt

@@ -93,6 +93,18 @@ def test_fused_counts_what_must_move(tmp_path):
         assert case["microseconds"]["jax_softmax"] > 0 and case["of_limit"]["jax_softmax"] > 0
 
 
+def test_programs_agree_and_are_timed(tmp_path):
+    out, names = tmp_path / "programs.json", ("causal_attention", "layers_by_scan", "router")
+    few = ("--device", "cpu", "--small", "--dtypes", "float32", "--names", ",".join(names))
+    run("programs.py", *few, "--rounds", "1", "--iterations", "2", "--output", out)
+    cases = report_of(out)["cases"]
+    assert {case["name"] for case in cases} == set(names)
+    assert {case["direction"] for case in cases} == {"forward", "gradient"}
+    for case in cases:
+        assert case["microseconds"].keys() == {"native", "xla", "default", "jax_nn"}
+        assert 0 <= max(case["distance"].values()) < 1e-4
+
+
 def test_the_survey_draws_what_its_seed_says(tmp_path):
     drawn = []
     for seed, cases in (("1", 17), ("1", 3), ("2", 3)):

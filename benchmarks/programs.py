@@ -1,0 +1,209 @@
+"""Times programs of models, jitted as a whole, by this package's functions and by jax.nn's.
+
+    python benchmarks/programs.py --output programs.json
+
+recipes.py has the programs. "forward" is a program's value; "gradient" that and its gradient by
+what a model would train, with a cotangent for each result that is no scalar. They are the same but
+for softmax and log-softmax, which are
+
+    native   ours, `implementation="cuda"` or `"cpu"`
+    xla      the reference in plain JAX, float32 inside, which XLA may fuse
+    default  what `implementation=None` makes of it
+    jax_nn   jax.nn
+
+Time is that of all kernels. Programs of the same text are compiled and timed once. Exits with 1 if
+a case failed, or a result is far from jax.nn's.
+"""
+
+import argparse
+import functools
+import os
+import statistics
+import sys
+import types
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from cases import NATIVE
+from graph import FIXED_PRODUCTS
+from options import add_list, add_rounds, run_parser, start_jax
+from recipes import RECIPES, Recipe, draw, drawn, shapes
+from report import Entry, attempt, environment, exit_code, record
+from timing import TIMERS, time_calls
+
+import jax_softmax
+
+DIRECTIONS = ("forward", "gradient")
+SMALL = 8  # the most of any dimension that --small leaves
+
+
+def implementations(platform: str) -> dict[str, Any]:
+    """What a recipe takes as `nn`, by name."""
+
+    def ours(implementation: str | None) -> Any:
+        ops = (jax_softmax.softmax, jax_softmax.log_softmax)
+        made = {op.__name__: functools.partial(op, implementation=implementation) for op in ops}
+        return types.SimpleNamespace(**made)
+
+    return {
+        "native": ours(NATIVE[platform]),
+        "xla": ours("xla"),
+        "default": ours(None),
+        "jax_nn": jax.nn,
+    }
+
+
+def program(recipe: Recipe, nn: Any, direction: str) -> Callable[..., Any]:
+    """A function of the operands that are not differentiated, those that are, and cotangents."""
+
+    def forward(fixed: Any, given: Any) -> Any:
+        return recipe.function(nn, **fixed, **given)
+
+    def gradient(fixed: Any, given: Any, cotangents: Any) -> Any:
+        value, pull_back = jax.vjp(functools.partial(forward, fixed), given)
+        ones = jax.tree.map(lambda v, g: jnp.ones_like(v) if v.ndim == 0 else g, value, cotangents)
+        return value, pull_back(ones)[0]
+
+    return forward if direction == "forward" else gradient
+
+
+def distance(got: Any, want: Any) -> float:
+    """The largest difference of any float in a result, relative to the largest value there."""
+
+    def far(got: jax.Array, want: jax.Array) -> float:
+        if not jnp.issubdtype(want.dtype, jnp.floating):
+            return 0.0
+        got, want = got.astype(jnp.float32), want.astype(jnp.float32)
+        return float(jnp.max(jnp.abs(got - want)) / jnp.maximum(jnp.max(jnp.abs(want)), 1e-6))
+
+    return max(jax.tree.leaves(jax.tree.map(far, got, want)))
+
+
+def _arguments(recipe: Recipe, operands: dict[str, Any], direction: str) -> list[Any]:
+    """What `program` takes, of arrays or of their types; the cotangents are types."""
+    fixed = {k: v for k, v in operands.items() if k not in recipe.differentiated}
+    arguments: list[Any] = [fixed, {k: operands[k] for k in recipe.differentiated}]
+    if direction == "gradient":
+        value = jax.eval_shape(program(recipe, jax.nn, "forward"), *arguments)
+        arguments.append(value)
+    return arguments
+
+
+class Bench:
+    """Compiles and times recipes with one set of options."""
+
+    def __init__(self, args: argparse.Namespace, platform: str):
+        self.args, self.platform = args, platform
+        # XLA runs kernels to tune products: one program at a time.
+        tunes = platform == "gpu" and not args.fixed
+        self.pool = ThreadPoolExecutor(1 if tunes else os.cpu_count())
+
+    def lower(self, recipe: Recipe, direction: str, dtype: str) -> Entry:
+        """Starts compiling what "programs" of the entry has."""
+        arguments = _arguments(recipe, shapes(recipe, self.sizes(recipe), dtype), direction)
+        options = FIXED_PRODUCTS if self.platform == "gpu" and self.args.fixed else None
+        by_text: dict[str, Future[jax.stages.Compiled]] = {}
+        programs = {}
+        for name, nn in implementations(self.platform).items():
+            lowered = jax.jit(program(recipe, nn, direction)).lower(*arguments)
+            text = lowered.as_text()
+            if text not in by_text:
+                by_text[text] = self.pool.submit(lowered.compile, compiler_options=options)
+            programs[name] = by_text[text]
+        return {"programs": programs}
+
+    def sizes(self, recipe: Recipe) -> dict[str, int]:
+        return {k: min(n, SMALL) if self.args.small else n for k, n in recipe.sizes.items()}
+
+    def measure(self, recipe: Recipe, direction: str, dtype: str, programs: Any) -> Entry:
+        arguments = _arguments(recipe, draw(recipe, self.sizes(recipe), dtype), direction)
+        arguments[2:] = jax.tree.map(lambda spec: drawn(spec, 9), arguments[2:])
+        names: dict[Any, list[str]] = {}
+        for name, future in programs.items():
+            names.setdefault(future, []).append(name)
+        calls = {
+            same[0]: functools.partial(future.result(), *arguments)
+            for future, same in names.items()
+        }
+        first = {name: same[0] for same in names.values() for name in same}
+        want = calls[first["jax_nn"]]()
+        far = {name: distance(call(), want) for name, call in calls.items()}
+        timings = time_calls(calls, self.platform, self.args.rounds, self.args.iterations)
+        got = {name: timings[first[name]] for name in programs}
+        kernels = {n: None if t.kernels is None else len(t.kernels) for n, t in got.items()}
+        base = got["jax_nn"].microseconds
+        return {
+            "microseconds": {name: timing.microseconds for name, timing in got.items()},
+            "kernels": kernels,
+            "speedup": {name: base / timing.microseconds for name, timing in got.items()},
+            "distance": {name: far[first[name]] for name in programs},
+        }
+
+    def cases(self) -> Iterator[Entry]:
+        """Every case; those of one type are compiled side by side, then timed one by one."""
+        for dtype in self.args.dtypes:
+            batch = []
+            for recipe in RECIPES:
+                for direction in DIRECTIONS[: 2 if recipe.differentiated else 1]:
+                    entry = {"name": recipe.name, "sizes": self.sizes(recipe), "dtype": dtype}
+                    entry |= {"direction": direction}
+                    if not (self.args.names and recipe.name not in self.args.names):
+                        lower = functools.partial(self.lower, recipe, direction, dtype)
+                        batch.append((recipe, attempt(entry, lower)))
+            for _, entry in batch:
+                for future in entry.get("programs", {}).values():
+                    future.exception()
+            for recipe, entry in batch:
+                programs = entry.pop("programs", None)
+                key = recipe, entry["direction"], dtype, programs
+                timed = functools.partial(self.measure, *key)
+                yield attempt(entry, timed) if programs else entry
+
+
+def row(entry: Entry, report: Entry) -> str:
+    del report
+    sizes = " ".join(f"{k}={n}" for k, n in entry["sizes"].items())
+    label = f"{entry['name']:22} {entry['direction']:8} {entry['dtype']:8} {sizes:34}"
+    if "error" in entry:
+        return f"{label} | {entry['error']}"
+    cells = (
+        f"{name} {us:.1f}us x{entry['speedup'][name]:.2f} {entry['distance'][name]:.0e}"
+        for name, us in entry["microseconds"].items()
+    )
+    return " | ".join([label, *cells])
+
+
+def summarise(cases: list[Entry]) -> Entry:
+    """Geometric means of the speedups over jax.nn, by direction and dtype."""
+    groups: dict[str, dict[str, list[float]]] = {}
+    for entry in cases:
+        for name, speedup in entry.get("speedup", {}).items():
+            for group in ("all", f"{entry['direction']} {entry['dtype']}"):
+                groups.setdefault(group, {}).setdefault(name, []).append(speedup)
+    return {
+        "speedup": {
+            group: {name: statistics.geometric_mean(each) for name, each in by_name.items()}
+            for group, by_name in groups.items()
+        }
+    }
+
+
+def main() -> int:
+    parser = run_parser(__doc__)
+    add_list(parser, "--dtypes", ("bfloat16", "float32"), ("bfloat16", "float32"))
+    add_list(parser, "--names", tuple({recipe.name for recipe in RECIPES}), ())
+    add_rounds(parser)
+    parser.add_argument("--fixed", action="store_true", help="no tuning of matrix products")
+    parser.add_argument("--small", action="store_true", help="small arrays")
+    args = parser.parse_args()
+    platform = start_jax(args)
+    header = environment(platform) | {"suite": "programs", "timer": TIMERS[platform].__name__}
+    entries = Bench(args, platform).cases()
+    return exit_code(record(entries, header, summarise, row, args.output, args.budget))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
