@@ -101,12 +101,14 @@ def _mask_before(operand: Any, axis: int, functions: Any, readers: float) -> Aff
     if name_of(selected.owner) != "stablehlo.select":
         return None
     keep, *values = selected.owner.operands
+    full = shape_of(operand)
+    if shape_of(keep) != full or full[axis] == 1:
+        return None  # a flag for all, or as one for each row
     for logits, number in (values, reversed(values)):
         source, fill = outside(logits), _number_of(number, outside)
         if fill is None or math.isnan(fill) or source is None or source.type != operand.type:
             continue
         mask, shape = _broadcast_of(keep, outside)
-        full = shape_of(operand)
         if mask is None or shape[axis] != full[axis]:
             return None
         in_memory = is_fused(mask, functions) is False
@@ -134,11 +136,12 @@ def _within(value: Any, functions: Any) -> tuple[Any, Callable[[Any], Any | None
 
 
 def _number_of(value: Any, outside: Callable[[Any], Any | None]) -> float | None:
-    """That which all elements of an array are, in its dtype."""
+    """That which all elements of an array are, if that is a constant, maybe converted once."""
     value = before_spreading(value)
     dtype = next((d for d in DTYPES if mlir.dtype_to_ir_type(d) == value.type.element_type), None)
-    source = before(value, {SPREADS, "stablehlo.convert"})
-    number = number_of(outside(source) or source)
+    if name_of(value.owner) == "stablehlo.convert":
+        value = before_spreading(value.owner.operands[0])
+    number = number_of(outside(value) or value)
     if number is None or dtype is None:
         return None
     with np.errstate(over="ignore"):  # of float16

@@ -447,7 +447,7 @@ def _takes_mask(
     if not has_kernel_with_terms(avals, name=name, causal=False, **request):
         return False
     if backend:
-        return True
+        return backend == here
     problem = op, x.shape, axis, x.dtype, here
     return fastest(name, [x], **request).implementation == here and _choice.takes_mask(
         *problem, differentiated=differentiated, **about

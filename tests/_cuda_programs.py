@@ -211,6 +211,13 @@ MASKS = {
     "not a number": (HEADS, lambda x, m: jnp.where(m, x, jnp.nan), None, None),
     "of what is fused": (HEADS, lambda x, m: jnp.where(m, jax.nn.relu(x), LOWEST), None, None),
     "transposed": ((512, 512), lambda x, m: jnp.where(m.T, x, LOWEST), 1, LOWEST),
+    "by one flag": ((), lambda x, m: jnp.where(m, x, 0), None, None),
+    "of a number converted twice": (
+        HEADS,
+        lambda x, m: jax.lax.select(m, x, jnp.full(x.shape, 1.7).astype("int32").astype(x.dtype)),
+        None,
+        None,
+    ),
     "made of the logits": (HEADS, lambda x, m: jnp.where(x > 1, x, LOWEST), None, None),
 }
 # To make them with a bias, and the number that kernels may multiply by before they add it.
@@ -502,10 +509,14 @@ def filled(mesh, way) -> dict:
         smallest = z.min()
         return jax_softmax.softmax(z), smallest
 
+    def by_xla(x, m):
+        return jax_softmax.softmax(before(x, m), implementation="xla", batch_invariant=False)
+
     hlo = compiled(lambda x, m: jax_softmax.softmax(before(x, m)), x, m)
     return added(hlo) | {
         "fills": [number(text) for text in re.findall(r"\bfill = ([^ ,}]*)", hlo)],
         "read before": added(compiled(read_before, x, m))["calls"][1],
+        "by xla": added(compiled(by_xla, x, m))["calls"][0],
     }
 
 
