@@ -155,6 +155,14 @@ def test_what_a_mask_puts_in_matches_wider_arithmetic(op, dtype):
 
 
 @each_op
+def test_a_mask_of_one_column_is_xlas(op):
+    x, mask = np.zeros((4, 8, 1), "float32"), np.arange(8)[:, None] < 5
+    f = jax.jit(lambda x, m: getattr(jax_softmax, op)(jnp.where(m, x, -5.0), **KERNELS))
+    assert "fills = true" not in f.lower(x, mask).as_text()
+    np.testing.assert_array_equal(f(x, mask), np.full(x.shape, op == "softmax"))
+
+
+@each_op
 @each_dtype
 @pytest.mark.parametrize("columns", [512, 768, 1000, 4096])
 @pytest.mark.parametrize("causal", [True, False])
