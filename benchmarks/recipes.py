@@ -308,6 +308,8 @@ def mixture_density(nn: Any, logits: Array, means: Array, target: Array) -> Arra
 
 
 PIXELS = {"B": 8, "V": 21, "Y": 512, "X": 512}
+TWO_CLASSES = {"B": 16, "V": 2, "Y": 512, "X": 512}
+PLANES = {"logits": "BVYX", "labels": ("BYX", "integers", "V")}
 
 
 @recipe("logits", PIXELS, logits="BYXV", labels=("BYX", "integers", "V"))
@@ -315,24 +317,12 @@ def segmentation(nn: Any, logits: Array, labels: Array) -> Array:
     return -jnp.take_along_axis(nn.log_softmax(logits), labels[..., None], -1).mean()
 
 
-@recipe(
-    "logits",
-    PIXELS,
-    {"B": 16, "V": 2, "Y": 512, "X": 512},
-    logits="BVYX",
-    labels=("BYX", "integers", "V"),
-)
+@recipe("logits", PIXELS, TWO_CLASSES, **PLANES)
 def segmentation_by_planes(nn: Any, logits: Array, labels: Array) -> Array:
     return -jnp.take_along_axis(nn.log_softmax(logits, 1), labels[:, None], 1).mean()
 
 
-@recipe(
-    "logits",
-    PIXELS,
-    {"B": 16, "V": 2, "Y": 512, "X": 512},
-    logits="BVYX",
-    labels=("BYX", "integers", "V"),
-)
+@recipe("logits", PIXELS, TWO_CLASSES, **PLANES)
 def dice(nn: Any, logits: Array, labels: Array) -> Array:
     p = nn.softmax(logits.astype(jnp.float32), 1)
     truth = jax.nn.one_hot(labels, logits.shape[1], axis=1)

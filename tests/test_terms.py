@@ -1,6 +1,7 @@
 """The kernels that apply masks and other terms, by strategy, beside the definition in float64."""
 
 import functools
+import math
 
 import jax
 import jax.numpy as jnp
@@ -123,6 +124,20 @@ def assert_close(got, want, dtype, what=""):
     )
 
 
+def kernel_shapes(op, dtypes, axis, implementation, *, others):
+    """Those that an implementation takes, with `others` than masks and a scale or without."""
+    dtype, output_dtype = dtypes
+    # The plan is that of masks and a scale; log-softmax of 16 bits has less room beside the rest.
+    narrow = jnp.dtype(dtype).itemsize == 2
+    narrow_logs = implementation == "cuda:registers" and op == "masked_log_softmax" and narrow
+    most = 2048 if narrow_logs and others else math.inf
+    return [
+        shape
+        for shape in KERNEL_SHAPES
+        if accepts(op, shape, dtype, axis, implementation, output_dtype) and shape[-1] <= most
+    ]
+
+
 @each_form
 @pytest.mark.parametrize("options", KERNEL_OPTIONS, ids="+".join)
 @pytest.mark.parametrize("pair", PAIRS, ids=str)
@@ -135,15 +150,9 @@ def test_kernels(implementation, pair, options, log):
     axis = -2 if implementation == "cuda:strided" else -1
     options = [o for o in options if o != "causal" or axis == -1]
     others = any("bias" in o or o in ("softcap", "sink") for o in options)
-    # The plan is that of masks and a scale; log-softmax of 16 bits has less room beside the rest.
-    narrow_logs = implementation == "cuda:registers" and log and jnp.dtype(dtype).itemsize == 2
     ran = 0
     with jax.enable_x64(True), jax.default_device(device_of(implementation)):
-        for shape in KERNEL_SHAPES:
-            if not accepts(op, shape, dtype, axis, implementation, output_dtype):
-                continue
-            if narrow_logs and others and shape[-1] > 2048:
-                continue
+        for shape in kernel_shapes(op, (dtype, output_dtype), axis, implementation, others=others):
             given = kernel_operands(shape, options, dtype, axis)
             got, want = run(given, output_dtype, log, implementation)
             assert got.dtype == jnp.dtype(output_dtype)
@@ -175,16 +184,12 @@ def test_masked_logits_may_be_a_number(implementation, pair, options, log):
     axis = -2 if implementation == "cuda:strided" else -1
     if axis == -2 and "mask per column" in options:
         pytest.skip("that is a mask of whole rows along this axis")
-    narrow_logs = implementation == "cuda:registers" and log and jnp.dtype(dtype).itemsize == 2
+    biased = "bias" in options
     request = {"dtype": jnp.dtype(output_dtype), "strategy": implementation.partition(":")[2]}
     request |= {"batch_invariant": True}
     ran = 0
     with jax.enable_x64(True), jax.default_device(device_of(implementation)):
-        for shape in KERNEL_SHAPES:
-            if not accepts(op, shape, dtype, axis, implementation, output_dtype):
-                continue
-            if narrow_logs and "bias" in options and shape[-1] > 2048:
-                continue
+        for shape in kernel_shapes(op, (dtype, output_dtype), axis, implementation, others=biased):
             given = kernel_operands(shape, options, dtype, axis)
             rank = len(shape)
             terms = [
