@@ -6,14 +6,16 @@ recipes.py has the programs. "forward" is a program's value; "gradient" that and
 what a model would train, with a cotangent for each result that is no scalar. They are the same but
 for softmax and log-softmax, which are
 
-    native   ours, `implementation="cuda"` or `"cpu"`
+    native   ours, `implementation="cuda"` or `"cpu"`, with `batch_invariant=False`, so that it
+             takes biases in
     xla      the reference in plain JAX, float32 inside, which XLA may fuse
     default  what `implementation=None` makes of it
     jax_nn   jax.nn
 
 Time is that of all kernels. Programs of the same text are compiled and timed once. How far each
-result is from jax.nn's is reported, not judged: what is picked or sorted may differ. Exits with 1
-if a case failed.
+result is from jax.nn's is reported, not judged: what is picked or sorted may differ. --lengths has
+attention of as many queries and keys each, and as many scores in all. Exits with 1 if a case
+failed.
 """
 
 import argparse
@@ -21,7 +23,7 @@ import functools
 import os
 import sys
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -30,7 +32,7 @@ import jax.numpy as jnp
 from cases import NATIVE
 from graph import FIXED_PRODUCTS
 from graph_report import mean_speedup
-from options import add_list, add_rounds, run_parser, start_jax
+from options import add_list, add_rounds, numbers, run_parser, start_jax
 from recipes import RECIPES, Recipe, draw, drawn, shapes
 from report import Entry, attempt, environment, exit_code, record
 from timing import TIMERS, time_calls
@@ -44,15 +46,14 @@ SMALL = 8  # the most of any dimension that --small leaves
 def implementations(platform: str) -> dict[str, Any]:
     """What a recipe takes as `nn`, by name."""
 
-    def ours(implementation: str | None) -> Any:
+    def ours(**request: Any) -> Any:
         ops = (jax_softmax.softmax, jax_softmax.log_softmax)
-        made = {op.__name__: functools.partial(op, implementation=implementation) for op in ops}
-        return types.SimpleNamespace(**made)
+        return types.SimpleNamespace(**{f.__name__: functools.partial(f, **request) for f in ops})
 
     return {
-        "native": ours(NATIVE[platform]),
-        "xla": ours("xla"),
-        "default": ours(None),
+        "native": ours(implementation=NATIVE[platform], batch_invariant=False),
+        "xla": ours(implementation="xla"),
+        "default": ours(),
         "jax_nn": jax.nn,
     }
 
@@ -69,6 +70,19 @@ def program(recipe: Recipe, nn: Any, direction: str) -> Callable[..., Any]:
         return value, pull_back(ones)[0]
 
     return forward if direction == "forward" else gradient
+
+
+def scores_of(sizes: Mapping[str, int]) -> int:
+    """How many there are, of attention of as many queries as keys; 0 of other programs."""
+    heads = {"B", "H", "T", "D"} == set(sizes)
+    return sizes["B"] * sizes["H"] * sizes["T"] ** 2 if heads else 0
+
+
+def of_length(recipe: Recipe, length: int) -> Recipe:
+    """Attention of about as many scores, in rows of that length."""
+    sizes = recipe.sizes
+    batch = max(scores_of(sizes) // (sizes["H"] * length**2), 1)
+    return recipe._replace(sizes=sizes | {"T": length, "B": batch})
 
 
 def distance(got: Any, want: Any) -> float:
@@ -116,6 +130,15 @@ class Bench:
             programs[name] = by_text[text]
         return {"programs": programs}
 
+    def recipes(self) -> list[Recipe]:
+        """Those that are asked for."""
+        names, lengths = self.args.names, self.args.lengths
+        asked = [recipe for recipe in RECIPES if not names or recipe.name in names]
+        if lengths:
+            of_scores = {recipe.name: recipe for recipe in asked if scores_of(recipe.sizes)}
+            asked = [of_length(recipe, n) for recipe in of_scores.values() for n in lengths]
+        return asked
+
     def sizes(self, recipe: Recipe) -> dict[str, int]:
         return {k: min(n, SMALL) if self.args.small else n for k, n in recipe.sizes.items()}
 
@@ -147,13 +170,12 @@ class Bench:
         """Every case; those of one type are compiled side by side, then timed one by one."""
         for dtype in self.args.dtypes:
             batch = []
-            for recipe in RECIPES:
+            for recipe in self.recipes():
                 for direction in DIRECTIONS[: 2 if recipe.differentiated else 1]:
                     entry = {"name": recipe.name, "sizes": self.sizes(recipe), "dtype": dtype}
                     entry |= {"direction": direction}
-                    if not (self.args.names and recipe.name not in self.args.names):
-                        lower = functools.partial(self.lower, recipe, direction, dtype)
-                        batch.append((recipe, attempt(entry, lower)))
+                    lower = functools.partial(self.lower, recipe, direction, dtype)
+                    batch.append((recipe, attempt(entry, lower)))
             for _, entry in batch:
                 for future in entry.get("programs", {}).values():
                     future.exception()
@@ -191,6 +213,7 @@ def main() -> int:
     add_list(parser, "--dtypes", ("bfloat16", "float32"), ("bfloat16", "float32"))
     add_list(parser, "--names", tuple({recipe.name for recipe in RECIPES}), ())
     add_rounds(parser)
+    parser.add_argument("--lengths", type=numbers, default=(), help="of rows of attention's scores")
     parser.add_argument("--fixed", action="store_true", help="no tuning of matrix products")
     parser.add_argument("--small", action="store_true", help="small arrays")
     args = parser.parse_args()

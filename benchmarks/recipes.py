@@ -88,6 +88,13 @@ def padded_attention(nn: Any, q: Array, k: Array, v: Array, mask: Array) -> Arra
     return _weigh(nn.softmax(_scores(q, k) + bias[:, None, None]), v)
 
 
+@recipe("q k v", HEADS, **QKV, mask=("BT", "mask"))
+def masked_attention(nn: Any, q: Array, k: Array, v: Array, mask: Array) -> Array:
+    scores = _scores(q, k)
+    lowest = jnp.finfo(scores.dtype).min
+    return _weigh(nn.softmax(jnp.where(mask[:, None, None], scores, lowest)), v)
+
+
 @recipe("q k v bias", HEADS, **QKV, bias="HTT")
 def relative_attention(nn: Any, q: Array, k: Array, v: Array, bias: Array) -> Array:
     return _weigh(nn.softmax(_scores(q, k) + bias), v)

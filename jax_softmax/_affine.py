@@ -288,3 +288,9 @@ def scale_within(result: Any, functions: Any) -> float | None:
         return None
     alone = told["terms"].value == BIAS and not told["causal"].value and not told["softcap"].value
     return told["factor"].value if alone else None
+
+
+def scales_product(result: Any, functions: Any) -> bool:
+    """Whether a kernel made this of a matrix product, maybe times a number."""
+    made_by = maker_behind(CONSTRAINTS | MOVED, result, functions)
+    return is_call(made_by.results[0]) and is_of_product(made_by.operands[0], functions)

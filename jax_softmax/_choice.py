@@ -109,6 +109,11 @@ class Context(NamedTuple):
     def is_apart(self) -> bool:
         return self.around in ("apart", "product")
 
+    @property
+    def is_multiplied(self) -> bool:
+        """Whether XLA multiplies what comes back, too, which it does within a product."""
+        return self.multiplied and self.around != "product"
+
 
 def choose(
     op: str,
@@ -200,9 +205,8 @@ def _returned(problem: Problem, seen: Context, rule: Rule) -> Choice | None:
     if not (seen.read == "returned" and problem.is_last and (seen.is_apart or seen.widened)):
         return None
     case = problem.op, problem.dtype.itemsize, problem.output_dtype.itemsize
-    padded = seen.around == "product" and not problem.is_whole and problem.width == 2
     kinds = rule.returned_biased if seen.biased else rule.returned
-    if padded or not any_have(kinds, case, problem.columns):
+    if not any_have(kinds, case, problem.columns):
         return None
     if problem.elements == 0 or problem.most_of(rule.returned_few.get(case, ())) is not None:
         return None
@@ -367,11 +371,9 @@ def _short(problem: Problem, seen: Context, rule: Rule) -> Choice:
             return Choice(platform, "rows that the kernels add a bias to")
         return Choice("xla", f"rows of at most {most}: one kernel that adds the bias")
     product = seen.around == "product"
-    if product and not whole and problem.is_among(rule.padded):
-        return Choice("xla", "XLA drops a product's padding within it")
     if not whole and problem.is_among(rule.odd):
         return _odd(problem, seen, rule)
-    if same and seen.is_apart and not (seen.multiplied and seen.differentiated):
+    if same and seen.is_apart and not (seen.is_multiplied and seen.differentiated):
         in_both = seen.differentiated and problem.is_among(rule.singly_in_both)
         if in_both or problem.is_among(rule.singly):
             return Choice(platform, SINGLY)
@@ -379,10 +381,10 @@ def _short(problem: Problem, seen: Context, rule: Rule) -> Choice:
     padded = filled(columns) < too_empty or (seen.is_apart and problem.is_among(rule.apart))
     if whole and padded:
         return Choice(platform, "rows with too much padding for XLA")
-    if whole and product and problem.is_among(rule.scores):
+    if product and problem.is_among(rule.scores):
         return Choice(platform, "a matrix product's, and with another the faster ones")
     if whole and seen.is_apart and seen.differentiated:
-        multiplied = seen.multiplied and problem.is_among(rule.in_both_multiplied)
+        multiplied = seen.is_multiplied and problem.is_among(rule.in_both_multiplied)
         if multiplied or problem.is_among(rule.in_both):
             return Choice(platform, "the kernels are the faster ones with the derivative")
     return Choice("xla", f"rows of at most {most}: one kernel that fuses with its neighbours")
@@ -498,13 +500,14 @@ def reads_operand(
     return False
 
 
-def takes_mask(
+def takes_terms(
     op: str,
     shape: tuple[int, ...],
     axis: int,
     dtype: Any,
     platform: str,
     *,
+    masked: bool,
     tiled: bool,
     product: bool,
     read: str | None,
@@ -512,23 +515,29 @@ def takes_mask(
 ) -> bool:
     """Whether a kernel puts in what a mask does before `op`, of what XLA could fuse nothing with.
 
-    `tiled` says that the mask has several rows and is repeated, `product` that a matrix product
-    made the logits, `read` how the result is, as `choose` is told.
+    Or adds a bias to what a matrix product made, where nothing is `masked`. `tiled` says that mask
+    or bias has several rows and is repeated, `product` that a matrix product made the logits,
+    `read` how the result is, as `choose` is told.
     """
     rule, problem = RULES[platform], Problem(op, shape, axis, dtype, dtype, platform)
-    masks = rule.masks_tiled if tiled else rule.masks
-    if not problem.is_among(masks.whole if problem.is_whole else masks.odd):
-        return False
+    terms = rule.masks_tiled if tiled else rule.masks
+    some = problem.is_among(terms.whole if problem.is_whole else terms.odd)
+    some |= product and masked and problem.is_among(rule.masked_scores)
+    if not some or not masked:
+        return some and op == "softmax"
     # XLA may have what reads the result within its code.
     alone = product or read == "returned" or problem.columns > ONE_KERNEL
     alone = alone or (differentiated and problem.width == 2)
     return tiled or (alone and problem.elements > rule.masks_few.get(problem.width, 0))
 
 
-def keeps_masked(op: str, columns: Any, dtype: Any, platform: str) -> bool:
-    """Whether the derivative of `op` is a kernel's, behind a mask that is tiled."""
-    whole = isinstance(columns, int) and columns * dtype.itemsize % 16 == 0
-    return whole and any_have(RULES[platform].masks_apart, (op, dtype.itemsize), columns)
+def keeps_masked(op: str, columns: Any, dtype: Any, platform: str, *, tiled: bool) -> bool:
+    """Whether the derivative of `op` is a kernel's, behind a mask that may be `tiled`."""
+    if not isinstance(columns, int):
+        return False
+    kinds, whole = RULES[platform].masks_apart, columns * dtype.itemsize % 16 == 0
+    some = any_have(kinds.whole if whole else kinds.odd, (op, dtype.itemsize), columns)
+    return some and (tiled or not whole)
 
 
 def rereads(

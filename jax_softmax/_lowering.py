@@ -22,6 +22,7 @@ from ._affine import (
     is_tiled,
     mask_within,
     scale_within,
+    scales_product,
 )
 from ._casts import (
     OF_NARROW,
@@ -351,13 +352,13 @@ def _look_at_logits(
         made = "fused" if fused else "apart" if fused is False and alone else None
         if made == "fused" and aval.dtype.itemsize == 2 and is_narrowed(found.logits, functions):
             made = "narrowed"
-        if made == "apart" and is_product(scores, functions):
+        if made == "apart" and is_product(found.logits, functions):
             made = "product"
         # Between a product and the softmax there may be what XLA has within either.
         of_product = read and made == "apart" and is_of_product(found.logits, functions)
         return Seen(made, found.scale, found.bias is not None, None if of_product else read)
 
-    found, scores = Affine(operand), operand
+    found = Affine(operand)
     if here == "cuda" and params["dtype"] == aval.dtype and aval.dtype.itemsize < 8:
         explicit = aval.sharding.mesh.are_all_axes_explicit
         # Whether a kernel adds a bias goes by how many rows share it.
@@ -368,24 +369,27 @@ def _look_at_logits(
         biased = biased and params["strategy"] == "auto" and _is_static(aval.shape)
         before = partial(affine_before, operand, axis, functions, explicit=explicit, biased=biased)
         found = before(masked=biased)
-        if found.fill is not None:
+        of_product = is_of_product(found.logits, functions)
+        masked = found.fill is not None
+        if found.bias is not None and not masked and of_product:
+            vector = math.prod(found.bias_shape) == aval.shape[axis]
+            found = Affine(operand) if vector else found  # which products add
+        if masked or (found.bias is not None and of_product):
             types = [aval, *_types_of_terms(found, aval)]
             # In mixed precision XLA has the way there and back within its code.
             apart = is_fused(found.logits, functions) is False
             apart = apart and cast_before(found.logits, aval) is None
+            shape = found.mask_shape if masked else found.bias_shape
             about = {
-                "tiled": is_tiled(found.mask_shape, aval.shape, axis),
+                "masked": masked,
+                "tiled": is_tiled(shape, aval.shape, axis),
                 "product": is_product(found.logits, functions),
                 "read": read,
             }
-            if apart and _takes_mask(types, about, op=op, here=here, axis=axis, **params):
+            if apart and _takes_terms(types, about, op=op, here=here, axis=axis, **params):
                 seen = Seen(None, found.scale, found.bias is not None, fill=found.fill)
                 return seen, list(zip(types, [found.logits, *_terms_of(found)], strict=True))
-            found = before()
-        if is_of_product(found.logits, functions):
-            if found.bias is None:
-                scores = found.logits
-            found = Affine(operand)  # which has that, as do those that read the derivative
+            found = before() if masked else found
     seen = seen_of(found)
     if not seen.biased:
         request = {"alone": alone, "per_row": False, "widened": False, "read": seen.read} | params
@@ -426,7 +430,7 @@ def _terms_of(found: Affine) -> list[Any]:
     return terms
 
 
-def _takes_mask(
+def _takes_terms(
     avals: Sequence[Any],
     about: dict[str, Any],
     *,
@@ -438,9 +442,9 @@ def _takes_mask(
     differentiated: bool = False,
     **params: Any,
 ) -> bool:
-    """Whether a kernel puts in what a mask does: where there is one, and it is the faster one.
+    """Whether a kernel does what `_choice.takes_terms` says: where there is one.
 
-    Or is asked for. `about` is what `_choice.takes_mask` is told beside.
+    And it is the faster one, or is asked for. `about` is what that is told beside.
     """
     x, name = avals[0], WITH_TERMS[op]
     request = {"here": here, "axis": axis, "batch_invariant": batch_invariant} | params
@@ -449,7 +453,7 @@ def _takes_mask(
     if backend:
         return backend == here
     problem = op, x.shape, axis, x.dtype, here
-    return fastest(name, [x], **request).implementation == here and _choice.takes_mask(
+    return fastest(name, [x], **request).implementation == here and _choice.takes_terms(
         *problem, differentiated=differentiated, **about
     )
 
@@ -498,10 +502,13 @@ def _seen_around(
     fused = is_fused(tangent, functions)
     mask = None if masked else mask_within(result)
     if mask is not None:
+        about = op, aval.shape[axis], aval.dtype, here
         tiled = is_tiled(shape_of(mask), aval.shape, axis)
-        if fused or not (tiled and _choice.keeps_masked(op, aval.shape[axis], aval.dtype, here)):
+        if fused or not _choice.keeps_masked(*about, tiled=tiled):
             return "stored apart" if fused is False else "stored"
     scale = None if masked else scale_within(result, functions)
+    if scale is not None and scales_product(result, functions):
+        scale = 1.0  # what comes back is multiplied within products
     narrow = aval.dtype.itemsize == 2
     if scale is not None and fused and is_made_of(tangent, result, unknown=False):
         problem = op, aval.shape, axis, aval.dtype, here

@@ -258,9 +258,6 @@ class Rule(NamedTuple):
     # (h200-graph-narrowed.json, -widened.json). But for what is rounded, kernels that add a bias
     # themselves are as fast where there is a derivative; rows of fewer columns have none.
     together: Kinds
-    # The same of a matrix product's, which is padded where rows are no whole vectors: XLA drops
-    # that within its code, and before a kernel in a pass more (h200-graph-products.json).
-    padded: Kinds
     # Rows of whole vectors that fill less of the power of two that XLA pads them to are the
     # kernels': what XLA makes of them is several kernels, or one for which padding costs too much.
     filled: dict[tuple[str, int], float]
@@ -291,7 +288,11 @@ class Rule(NamedTuple):
     singly_in_both: Kinds
     # Scores, which a matrix product made and what follows mostly does not fuse with: another one,
     # as in attention, or nothing. With both the kernels take 0.82 to 1.00 of the time, products
-    # included (benchmarks/results/h200-graph-products.json).
+    # included (benchmarks/results/h200-graph-products.json). With products that are tuned, as they
+    # are by default, rows that are no whole vectors are the kernels', too, though these rows are
+    # padded to products and cut in a pass before a kernel: attention takes 0.53 to 0.98 of the time
+    # then, 1.2 times as long where its weights are multiplied by element
+    # (h200-attention-lengths.json, as of what is added to scores and masks them).
     scores: Kinds
     # The same where there is a derivative, which is the kernels' but for some of what follows: both
     # took 1.00 to 1.12 times as long by the rule before it (benchmarks/results/h200-graph-both.json
@@ -326,14 +327,16 @@ class Rule(NamedTuple):
     fused_across: dict[tuple[str, int], int]
     # As `jnp.where` does before a softmax: by a mask that is tiled, as a causal one that the batch
     # shares, which costs XLA's code up to five times as much; and by any other, of which, by the
-    # bytes of an element, at most so many elements are XLA's. And, of the former, where the
-    # derivative is a kernel's all the same, and what comes back of it a pass of XLA's: 0.58 to 0.97
-    # of the time, of 384 to 1,536 columns that are no power of two up to 1.4 times as long (all in
-    # benchmarks/results/h200-graph-filled.json).
+    # bytes of an element, at most so many elements are XLA's. Biases of scores go by the same, and
+    # masks of more of these are the kernels'. And where the derivative is a kernel's all the same,
+    # behind tiled masks of whole vectors and any of other rows, and what comes back of it a pass of
+    # XLA's: 0.58 to 0.97 of the time, of 384 to 1,536 columns that are no power of two up to 1.4
+    # times as long (benchmarks/results/h200-graph-filled.json, h200-attention-lengths.json).
     masks_tiled: Masks
     masks: Masks
+    masked_scores: Kinds
     masks_few: dict[int, int]
-    masks_apart: Kinds
+    masks_apart: Masks
 
 
 def _of_both(by_width: dict[int, tuple[Rows, ...]]) -> Kinds:
@@ -590,10 +593,6 @@ RULES = {
             ),
             ("log_softmax", 2, 4): (Rows(range(6, 2**9, 2), least=0.53),),
         },
-        padded={
-            ("softmax", 2): (Rows(range(ONE_KERNEL)),),
-            ("log_softmax", 2): (Rows(range(ONE_KERNEL), least=0.55),),
-        },
         filled={
             ("softmax_tangent", 2): 0.8,
             **dict.fromkeys([(op, 2) for op in LOG_SOFTMAX], 0.55),
@@ -617,7 +616,8 @@ RULES = {
             ("softmax", 2): (
                 Rows(range(2**6, 2**9), less=0.8),
                 Rows(range(2**9, ONE_KERNEL + 1)),
-            )
+            ),
+            ("softmax", 4): (Rows(range(65, 2**7, 2), less=0.77),),
         },
         in_both={
             ("softmax", 2): (
@@ -766,11 +766,15 @@ RULES = {
                 }
             ),
         ),
+        masked_scores=dict.fromkeys([("softmax", 2), ("softmax", 4)], (Rows(range(48, 2**31)),)),
         masks_few={4: 2**22},
-        masks_apart={
-            ("softmax", 2): (Rows(range(2**8 + 1)), Rows(range(2**31), least=1)),
-            ("log_softmax", 2): (Rows(range(2**31)),),
-        }
-        | _of_both({4: (Rows(range(2**6, 2**9 + 1), least=1),)}),
+        masks_apart=Masks(
+            whole={
+                ("softmax", 2): (Rows(range(2**8 + 1)), Rows(range(2**31), least=1)),
+                ("log_softmax", 2): (Rows(range(2**31)),),
+            }
+            | _of_both({4: (Rows(range(2**6, 2**9 + 1), least=1),)}),
+            odd=dict.fromkeys([("softmax", 2), ("softmax", 4)], (Rows(range(129, 2**8, 2)),)),
+        ),
     )
 }

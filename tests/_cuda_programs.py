@@ -175,8 +175,8 @@ WAYS = {  # to make logits of others, and the number that kernels may multiply t
     "inverse": (lambda x: 0.125 / x, None),
     "square": (lambda x: x * x, None),
     "sum": (lambda x: x + 0.125, None),
-    "of a matrix product": (lambda x: (x @ jnp.ones((x.shape[-1],) * 2, x.dtype)) * 0.125, None),
-    "of that and a sum": (lambda x: (x @ jnp.eye(x.shape[-1], dtype=x.dtype) + 1) * 0.125, None),
+    "of a matrix product": (lambda x: (x @ jnp.ones((x.shape[-1],) * 2, x.dtype)) * 0.125, 0.125),
+    "of that and a sum": (lambda x: (x @ jnp.eye(x.shape[-1], dtype=x.dtype) + 1) * 0.125, 0.125),
 }
 # Most of them in float32 on one device alone.
 SCALED = tuple(
@@ -246,6 +246,22 @@ BIASES = {
         lambda x, b: x[..., :64] @ jnp.ones((64, 8192), x.dtype) + b,
         None,
     ),
+}
+# What attention does to its scores: their length and dtype, by what, and how; and what kernels do
+# of it: the number that they multiply by, "b" for a bias or "m" for a mask, None without, and calls
+# forward and with gradients.
+ATTENTION = {
+    "scaled": (1024, "bfloat16", (), lambda s, b: 0.125 * s, 0.125, None, [1, 2]),
+    "scaled, padded": (577, "bfloat16", (), lambda s, b: 0.125 * s, 0.125, None, [1, 2]),
+    "scaled, float32": (1024, "float32", (), lambda s, b: 0.125 * s, None, None, [0, 1]),
+    "a bias of keys": (512, "bfloat16", "B11T", lambda s, b: s / 8 + b, 0.125, "b", [1, 2]),
+    "of few": (128, "bfloat16", "B11T", lambda s, b: s / 8 + b, None, None, [0, 1]),
+    "made": (512, "float32", "B11T", lambda s, b: s + jnp.where(b > 0, 0.0, -9), 1, "b", [1, 2]),
+    "of queries and keys": (49, "float32", "HTT", lambda s, b: s / 8 + b, 0.125, "b", [1, 2]),
+    "of all scores": (512, "float32", "BHTT", lambda s, b: s / 8 + b, None, None, [0, 1]),
+    "a vector": (1024, "float32", "T", lambda s, b: s / 8 + b, None, None, [0, 1]),
+    "a mask": (64, "bfloat16", "B11T", lambda s, b: jnp.where(b > 0, s, -9), 1, "m", [1, 1]),
+    "a mask, odd": (197, "float32", "B11T", lambda s, b: jnp.where(b > 0, s, -9), 1, "m", [1, 2]),
 }
 # What costs nothing at run time. A fusion, copy, transpose or collective is none of it.
 FREE = {"parameter", "bitcast", "tuple", "get-tuple-element", "constant"}
@@ -548,6 +564,33 @@ def masked_gradients(mesh) -> dict:
     return made
 
 
+def scores(mesh, way) -> dict:
+    """What calls are told of what attention does to its scores, forward and with gradients."""
+    length, dtype, bias, before, *_ = ATTENTION[way]
+    sizes = {"B": 2**23 // (4 * length**2), "H": 4, "T": length, "1": 1}
+    q = jax.ShapeDtypeStruct((sizes["B"], 4, length, 64), dtype, sharding=NamedSharding(mesh, P()))
+    b = q.update(shape=tuple(sizes[letter] for letter in bias))
+
+    def forward(q, k, v, b):
+        weights = jax_softmax.softmax(before(jnp.einsum("bhqd,bhkd->bhqk", q, k), b))
+        return jnp.einsum("bhqk,bhkd->bhqd", weights, v)
+
+    def gradients(q, k, v, b, g):
+        value, back = jax.vjp(lambda *qkv: forward(*qkv, b), q, k, v)
+        return value, back(g)
+
+    told = {}
+    for name, hlo in {
+        "forward": compiled(forward, q, q, q, b),
+        "gradients": compiled(gradients, q, q, q, b, q),
+    }.items():
+        factors = re.findall(r"\b(?:factor|scale) = ([^ ,}]*)", hlo)
+        terms = re.findall(r'\bterms = \\?"(\w*)', hlo)
+        by = sorted(set(map(float, factors)))
+        told[name] = {"calls": count_calls(hlo), "terms": terms, "by": by}
+    return told
+
+
 def biased(mesh, way) -> dict:
     shape, before, _ = BIASES[way]
     x = jax.ShapeDtypeStruct(LONG, "bfloat16", sharding=NamedSharding(mesh, P()))
@@ -837,6 +880,7 @@ def main() -> None:
         programs |= {
             f"mask {way} on {n}": do(filled, meshes[n], way) for way in MASKS for n in DEVICES
         }
+        programs |= {f"scores {way}": do(scores, one, way) for way in ATTENTION}
         programs["masked gradients"] = do(masked_gradients, one)
         programs["biases"] = {n: do(biased_otherwise, meshes[n]) for n in DEVICES}
         programs |= {

@@ -193,6 +193,46 @@ def test_gradients_behind_a_mask(op, dtype, columns, causal):
         np.testing.assert_allclose(wide(got)[few], want[few], tolerance, tolerance * largest)
 
 
+@each_dtype
+@pytest.mark.parametrize("length", [49, 77, 197, 512, 1024])
+@pytest.mark.parametrize("way", ["a scale", "a bias", "a bias of keys", "a mask of keys"])
+def test_attention_and_its_gradients(dtype, length, way):
+    """By whatever of them the default has kernels do, before products of float64."""
+    rng = np.random.default_rng(length)
+    heads = 2, 4, length
+    q, k, v, g = rng.normal(size=(4, *heads, 64)).astype(dtype)
+    bias = rng.normal(size=heads[1:] + heads[2:]).astype(dtype)
+    keys = rng.random((2, length)) < 0.8
+    keys[0, : length // 2] = False
+
+    def both_passes(softmax, q, k, v, bias, g):
+        def value(q, k, v, bias):
+            scores = jnp.einsum("bhqd,bhkd->bhqk", q, k, precision="highest") * 0.125
+            if way == "a bias":
+                scores = scores + bias
+            if way == "a bias of keys":
+                scores = scores + jnp.where(keys, 0.0, -100.0).astype(scores.dtype)[:, None, None]
+            if way == "a mask of keys":
+                scores = jnp.where(keys[:, None, None], scores, -1e4)
+            return jnp.einsum("bhqk,bhkd->bhqd", softmax(scores), v, precision="highest")
+
+        y, back = jax.vjp(value, q, k, v, bias)
+        return y, *back(g)
+
+    arrays = q, k, v, bias, g
+    ours = jax.jit(functools.partial(both_passes, jax_softmax.softmax))
+    if length == 512:
+        op = "softmax" if way == "a scale" else "masked_softmax"
+        forward = way != "a scale" or dtype.itemsize == 2
+        assert (f"{op}.v6" in ours.lower(*arrays).as_text()) == forward
+    with jax.enable_x64(True):
+        wider = [jnp.asarray(v, jnp.float64) for v in arrays]
+        wanted = jax.device_get(jax.jit(functools.partial(both_passes, jax.nn.softmax))(*wider))
+    tolerance = 1e-4 if dtype.itemsize == 4 else 4e-2
+    for got, want in zip(ours(*arrays), wanted, strict=True):
+        np.testing.assert_allclose(wide(got), want, tolerance, tolerance * max(abs(want).max(), 1))
+
+
 @each_op
 @each_dtype
 @pytest.mark.parametrize("columns", [512, 1000, 8192, 50_257])

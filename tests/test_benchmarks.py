@@ -96,13 +96,17 @@ def test_fused_counts_what_must_move(tmp_path):
 def test_programs_agree_and_are_timed(tmp_path):
     out, names = tmp_path / "programs.json", ("causal_attention", "layers_by_scan", "router")
     few = ("--device", "cpu", "--small", "--dtypes", "float32", "--names", ",".join(names))
-    run("programs.py", *few, "--rounds", "1", "--iterations", "2", "--output", out)
+    few += ("--rounds", "1", "--iterations", "2", "--output", out)
+    run("programs.py", *few)
     cases = report_of(out)["cases"]
     assert {case["name"] for case in cases} == set(names)
     assert {case["direction"] for case in cases} == {"forward", "gradient"}
     for case in cases:
         assert case["microseconds"].keys() == {"native", "xla", "default", "jax_nn"}
         assert 0 <= max(case["distance"].values()) < 1e-4
+    run("programs.py", *few, "--lengths", "3,5")
+    drawn = [(case["name"], case["sizes"]["T"]) for case in report_of(out)["cases"][::2]]
+    assert drawn == [("causal_attention", 3), ("causal_attention", 5)]
 
 
 def test_the_survey_draws_what_its_seed_says(tmp_path):

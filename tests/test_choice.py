@@ -373,9 +373,8 @@ def test_what_a_program_returns_is_xlas_where_a_launch_is_most_of_it():
     assert chosen("log_softmax", "bfloat16", 1024, 64) == "xla"
     assert chosen("log_softmax", "bfloat16", 1025, 64) == "cuda"
     assert chosen("log_softmax", "bfloat16", 1, 1000) == "cuda"
-    # A product's rows that are no whole vectors are padded to it.
     assert chosen("softmax", "float32", 2**15, 1002, around="product") == "cuda"
-    assert chosen("softmax", "bfloat16", 2**15, 1002, around="product") == "xla"
+    assert chosen("softmax", "bfloat16", 2**15, 1002, around="product") == "cuda"
 
 
 READ_ALONE = [  # how, op, rows, columns, dtype, and who makes it
@@ -478,7 +477,9 @@ def test_rows_that_xla_reads_singly_are_the_kernels_both_ways(columns, kernels):
     ours = [chosen(*before, True) for before in PRECEDED]
     assert ours == ["cuda"] * kernels + ["xla"] * (5 - kernels)
     if columns != 65:
-        assert {chosen(*before, False) for before in PRECEDED} == {"xla"}
+        scores = "cuda" if columns in (79, 83) else "xla"
+        forward = [chosen(*before, False) for before in PRECEDED]
+        assert forward == ["xla", scores, *["xla"] * 3]
 
 
 TOGETHER = (12, 20, 28, 36, 100, 500, 1020)  # that XLA reads by fours: 8 bytes
@@ -541,23 +542,65 @@ PRODUCTS = [  # an op and columns of 16 bits, and whose they are where a matrix 
     ("softmax", 4096, "cuda"),
     ("log_softmax", 80, "xla"),
     ("log_softmax", 2048, "xla"),
-    # Padded.
-    ("softmax", 100, "xla"),
-    ("softmax", 1001, "xla"),
-    ("log_softmax", 187, "xla"),
-    ("log_softmax", 1500, "xla"),
-    ("softmax", 65, "xla"),
-    ("log_softmax", 65, "cuda"),
+    # Padded to the product.
+    ("softmax", 65, "cuda"),
+    ("softmax", 100, "cuda"),
+    ("softmax", 1001, "cuda"),
+    ("log_softmax", 187, "cuda"),
+    ("log_softmax", 1500, "cuda"),
 ]
 
 
 @pytest.mark.parametrize("op, columns, expected", PRODUCTS)
-def test_scores_go_by_what_mostly_reads_them_and_by_their_padding(op, columns, expected):
+def test_scores_go_by_what_mostly_reads_them(op, columns, expected):
     problem = op, (MANY, columns), 1, *[jnp.dtype("bfloat16")] * 2, "cuda"
     assert _choice.choose(*problem, around="product").implementation == expected
     other = *problem[:3], *[jnp.dtype("float32")] * 2, "cuda"
     same = [_choice.choose(*other, around=around) for around in ("apart", "product")]
     assert same[0] == same[1]
+    # What comes back to a product is multiplied within it.
+    both = {"around": "product", "differentiated": True}
+    alone, multiplied = (_choice.choose(*other, **both, multiplied=m) for m in (False, True))
+    assert alone == multiplied
+
+
+SCORES = [  # columns, dtype, what is done to them, and whether a kernel does it
+    (512, "bfloat16", "a bias of keys", True),
+    (128, "bfloat16", "a bias of keys", False),
+    (577, "float16", "a bias of keys", True),
+    (256, "float32", "a bias of keys", True),
+    (197, "float32", "a bias of keys", False),
+    (49, "bfloat16", "a bias of queries and keys", True),
+    (197, "float32", "a bias of queries and keys", True),
+    (48, "bfloat16", "a mask of keys", True),
+    (47, "bfloat16", "a mask of keys", True),  # as in memory
+    (40, "bfloat16", "a mask of keys", False),
+    (197, "float32", "a mask of keys", True),
+    (512, "float32", "a mask of queries and keys", True),
+]
+
+
+@pytest.mark.parametrize("case", SCORES, ids=str)
+def test_what_is_done_to_scores_goes_by_their_length_and_by_what_shares_it(case):
+    columns, dtype, done, expected = case
+    problem = "softmax", (2**15, columns, columns), 2, jnp.dtype(dtype), "cuda"
+    request = {"masked": "mask" in done, "tiled": "queries" in done}
+    request |= {"read": None, "differentiated": False}
+    assert _choice.takes_terms(*problem, **request, product=True) == expected
+    if not request["masked"]:
+        log = "log_softmax", *problem[1:]
+        assert not _choice.takes_terms(*log, **request, product=True)
+
+
+def test_the_derivative_behind_a_mask_is_a_kernels_by_its_rows():
+    def keeps(columns, dtype, **tiled):
+        return _choice.keeps_masked("softmax", columns, jnp.dtype(dtype), "cuda", **tiled)
+
+    for tiled in (False, True):
+        assert keeps(197, "bfloat16", tiled=tiled) and keeps(197, "float32", tiled=tiled)
+        assert keeps(1024, "bfloat16", tiled=tiled) == tiled
+        assert not keeps(577, "bfloat16", tiled=tiled)
+        assert not keeps(jax.export.symbolic_shape("n")[0], "bfloat16", tiled=tiled)
 
 
 IN_BOTH = [  # columns, dtype, and who has softmax's forward pass where there is a derivative
@@ -1347,7 +1390,7 @@ def test_the_rule_tells_a_product_and_what_is_rounded_from_others():
 
     assert calls(lambda x: x, 80) == 0 and calls(lambda x: x, 333) == 1
     assert calls(product, 80) == calls(lambda x: product(x).reshape(2, -1, 80), 80) == 1
-    assert calls(product, 333) == 0
+    assert calls(product, 333) == 1
     # XLA may have more than that within its code; and rows of others.
     assert calls(lambda x: jnp.where(x > 0, product(x), -9), 80) == 0
     assert calls(lambda x: product(x.reshape(-1, 666)).reshape(-1, 333), 333) == 1

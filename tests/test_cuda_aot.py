@@ -12,6 +12,7 @@ import pytest
 from _cuda_programs import (
     ABSMAX,
     ALONE,
+    ATTENTION,
     BIASES,
     CASES,
     CHOSEN,
@@ -124,7 +125,8 @@ def test_short_rows_are_one_kernel_with_their_neighbours(case, programs):
 @pytest.mark.parametrize("way", MADE_BEFORE)
 def test_rows_that_something_made_go_by_what_it_is(name, way, programs):
     made = programs[f"{name}, {way}"]
-    assert made["calls"] == (name == "softmax" and way in ("product", "scaled product"))
+    ours = way == "padded product" or (name == "softmax" and way in ("product", "scaled product"))
+    assert made["calls"] == ours
     assert "product" in way or made["kernels"] == 1
 
 
@@ -261,7 +263,8 @@ def test_kernels_multiply_by_a_positive_number(way, dtype, devices, programs):
     for made in programs[f"{way} of {dtype} on {devices}"].values():
         want = 1 if number is None else number
         assert made["calls"] == 1 and made["scales"] == [pytest.approx(want, rel=4e-3)]
-        alone = number is not None and way != "of a sum"
+        made_before = ("of a sum", "of a matrix product", "of that and a sum")
+        alone = number is not None and way not in made_before
         assert (made["kernels"] == 1) == alone
 
 
@@ -288,6 +291,17 @@ def test_kernels_put_in_what_a_mask_does_on_one_device(way, programs):
     # A mask that is no operand as it is XLA makes, and the bias of one.
     alone = by_kernel and way not in ("causal", "negated", "after a bias", "transposed")
     assert not by_kernel or (made["kernels"] == 1) == alone
+
+
+@pytest.mark.parametrize("way", ATTENTION)
+def test_what_attention_does_to_its_scores_kernels_do(way, programs):
+    *_, factor, term, calls = ATTENTION[way]
+    forward, both = (programs[f"scores {way}"][name] for name in ("forward", "gradients"))
+    assert [forward["calls"], both["calls"]] == calls
+    assert forward["terms"] == both["terms"] == [term] * (term is not None)
+    assert forward["by"] == [factor] * (factor is not None)
+    # The derivative is of the product, which XLA multiplies within another one.
+    assert set(both["by"]) <= {*forward["by"], 1}
 
 
 def test_the_derivative_behind_a_mask_goes_by_what_that_is(programs):
