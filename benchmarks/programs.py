@@ -82,7 +82,7 @@ def of_length(recipe: Recipe, length: int) -> Recipe:
     """Attention of about as many scores, in rows of that length."""
     sizes = recipe.sizes
     batch = max(scores_of(sizes) // (sizes["H"] * length**2), 1)
-    return recipe._replace(sizes=sizes | {"T": length, "B": batch})
+    return recipe._replace(sizes={**sizes, "T": length, "B": batch})
 
 
 def distance(got: Any, want: Any) -> float:
