@@ -522,7 +522,8 @@ def takes_terms(
     rule, problem = RULES[platform], Problem(op, shape, axis, dtype, dtype, platform)
     terms = rule.masks_tiled if tiled else rule.masks
     some = problem.is_among(terms.whole if problem.is_whole else terms.odd)
-    some |= product and masked and problem.is_among(rule.masked_scores)
+    of_scores = product and masked != tiled
+    some |= of_scores and problem.is_among(rule.terms_of_scores)
     if not some or not masked:
         return some and op == "softmax"
     # XLA may have what reads the result within its code.

@@ -292,7 +292,7 @@ class Rule(NamedTuple):
     # are by default, rows that are no whole vectors are the kernels', too, though these rows are
     # padded to products and cut in a pass before a kernel: attention takes 0.53 to 0.98 of the time
     # then, 1.2 times as long where its weights are multiplied by element
-    # (h200-attention-lengths.json, as of what is added to scores and masks them).
+    # (h200-attention-lengths.json, -sweep.json).
     scores: Kinds
     # The same where there is a derivative, which is the kernels' but for some of what follows: both
     # took 1.00 to 1.12 times as long by the rule before it (benchmarks/results/h200-graph-both.json
@@ -327,14 +327,15 @@ class Rule(NamedTuple):
     fused_across: dict[tuple[str, int], int]
     # As `jnp.where` does before a softmax: by a mask that is tiled, as a causal one that the batch
     # shares, which costs XLA's code up to five times as much; and by any other, of which, by the
-    # bytes of an element, at most so many elements are XLA's. Biases of scores go by the same, and
-    # masks of more of these are the kernels'. And where the derivative is a kernel's all the same,
-    # behind tiled masks of whole vectors and any of other rows, and what comes back of it a pass of
-    # XLA's: 0.58 to 0.97 of the time, of 384 to 1,536 columns that are no power of two up to 1.4
-    # times as long (benchmarks/results/h200-graph-filled.json, h200-attention-lengths.json).
+    # bytes of an element, at most so many elements are XLA's. Biases of scores go by the same, but
+    # tiled ones are the kernels' of more lengths, and so are scores' masks that are not. And where
+    # the derivative is a kernel's all the same, behind tiled masks of whole vectors and any of other
+    # rows, and what comes back of it a pass of XLA's: 0.58 to 0.97 of the time, of 384 to 1,536
+    # columns that are no power of two up to 1.4 times as long (benchmarks/results/
+    # h200-graph-filled.json; of scores h200-attention-lengths.json and -sweep.json).
     masks_tiled: Masks
     masks: Masks
-    masked_scores: Kinds
+    terms_of_scores: Kinds
     masks_few: dict[int, int]
     masks_apart: Masks
 
@@ -766,7 +767,7 @@ RULES = {
                 }
             ),
         ),
-        masked_scores=dict.fromkeys([("softmax", 2), ("softmax", 4)], (Rows(range(48, 2**31)),)),
+        terms_of_scores=dict.fromkeys([("softmax", 2), ("softmax", 4)], (Rows(range(48, 2**31)),)),
         masks_few={4: 2**22},
         masks_apart=Masks(
             whole={

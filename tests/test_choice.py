@@ -571,12 +571,13 @@ SCORES = [  # columns, dtype, what is done to them, and whether a kernel does it
     (256, "float32", "a bias of keys", True),
     (197, "float32", "a bias of keys", False),
     (49, "bfloat16", "a bias of queries and keys", True),
-    (197, "float32", "a bias of queries and keys", True),
+    (577, "float32", "a bias of queries and keys", True),
     (48, "bfloat16", "a mask of keys", True),
     (47, "bfloat16", "a mask of keys", True),  # as in memory
     (40, "bfloat16", "a mask of keys", False),
     (197, "float32", "a mask of keys", True),
     (512, "float32", "a mask of queries and keys", True),
+    (577, "float32", "a mask of queries and keys", False),
 ]
 
 
