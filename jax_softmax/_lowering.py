@@ -128,10 +128,10 @@ def register_seeing(
     no conversion.
 
     Kernels on a GPU multiply logits by `seen.scale`, and add a bias to them if `seen.biased`, where
-    nothing is converted, and these are of no matrix product, or put `seen.fill` in by a mask after
-    that: what they were made of is one operand more then, or two or three, and what is said of
-    neighbours is said of those that made the logits. Forward, `seen.read` says how the program is
-    likely to read the result; "pairs" may be of such logits then.
+    nothing is converted, or put `seen.fill` in by a mask after that: what they were made of is one
+    operand more then, or two or three, and what is said of neighbours is said of those that made
+    the logits. Forward, `seen.read` says how the program is likely to read the result; "pairs" may
+    be of such logits then.
 
     Lowerings are cached as functions of their operands, which see nothing of what made these, and
     those that are not cannot be for several platforms (jax 0.10 to 0.12): so there is a primitive

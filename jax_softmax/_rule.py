@@ -290,9 +290,9 @@ class Rule(NamedTuple):
     # as in attention, or nothing. With both the kernels take 0.82 to 1.00 of the time, products
     # included (benchmarks/results/h200-graph-products.json). With products that are tuned, as they
     # are by default, rows that are no whole vectors are the kernels', too, though these rows are
-    # padded to products and cut in a pass before a kernel: attention takes 0.53 to 0.98 of the time
-    # then, 1.2 times as long where its weights are multiplied by element
-    # (h200-attention-lengths.json, -sweep.json).
+    # padded to products and cut in a pass before a kernel: attention takes 0.47 to 0.95 of the time
+    # then, 1.2 times as long where its weights are multiplied (h200-attention-lengths.json,
+    # -sweep.json).
     scores: Kinds
     # The same where there is a derivative, which is the kernels' but for some of what follows: both
     # took 1.00 to 1.12 times as long by the rule before it (benchmarks/results/h200-graph-both.json
@@ -329,10 +329,10 @@ class Rule(NamedTuple):
     # shares, which costs XLA's code up to five times as much; and by any other, of which, by the
     # bytes of an element, at most so many elements are XLA's. Biases of scores go by the same, but
     # tiled ones are the kernels' of more lengths, and so are scores' masks that are not. And where
-    # the derivative is a kernel's all the same, behind tiled masks of whole vectors and any of other
+    # the derivative is a kernel's all the same, behind tiled masks of whole vectors and any of odd
     # rows, and what comes back of it a pass of XLA's: 0.58 to 0.97 of the time, of 384 to 1,536
-    # columns that are no power of two up to 1.4 times as long (benchmarks/results/
-    # h200-graph-filled.json; of scores h200-attention-lengths.json and -sweep.json).
+    # columns that are no power of two up to 1.4 times as long (h200-graph-filled.json; of scores
+    # h200-attention-lengths.json and -sweep.json).
     masks_tiled: Masks
     masks: Masks
     terms_of_scores: Kinds
