@@ -206,9 +206,10 @@ def _returned(problem: Problem, seen: Context, rule: Rule) -> Choice | None:
         return None
     case = problem.op, problem.dtype.itemsize, problem.output_dtype.itemsize
     kinds = rule.returned_biased if seen.biased else rule.returned
-    if not any_have(kinds, case, problem.columns):
-        return None
-    if problem.elements == 0 or problem.most_of(rule.returned_few.get(case, ())) is not None:
+    few = problem.most_of(rule.returned_few.get(case, ())) is not None
+    if few and not seen.biased and problem.elements > rule.elements:
+        few = not any_have(rule.returned_singly, case, problem.columns)
+    if few or problem.elements == 0 or not any_have(kinds, case, problem.columns):
         return None
     return Choice(problem.platform, "what a program returns: nothing fuses with it")
 
@@ -267,6 +268,9 @@ def _small(problem: Problem, seen: Context, rule: Rule) -> Choice | None:
 def _read(problem: Problem, seen: Context, rule: Rule) -> Choice | None:
     """Where there is no derivative, and it is likely how the result is read."""
     read, platform = seen.read, problem.platform
+    unrolled = problem.columns <= rule.interleaved["softmax"] and not problem.is_last
+    if unrolled and read == "picked" and problem.is_of_one_dtype:
+        return Choice("xla", "what is picked XLA has in no memory, and unrolls its columns")
     in_memory = problem.is_last and seen.is_apart and not seen.biased and problem.is_of_one_dtype
     if read in (None, "returned") or not in_memory:
         return None

@@ -38,6 +38,7 @@ ELEMENTWISE |= {"chlo.erf", "chlo.erf_inv", "chlo.square"}
 TOLD = "mhlo.backend_config"  # the attribute of a call that has its handler's
 # Of softmax or log-softmax by XLA's code.
 LAST = {f"stablehlo.{name}" for name in ("convert", "divide", "subtract")}
+FEWEST_ACROSS = 16  # rows that are reduced to one
 PICKING = {"stablehlo.dynamic_slice", "stablehlo.gather", "stablehlo.slice"}
 
 
@@ -82,7 +83,8 @@ def likely_read(operand: Any, axis: int, dtype: Any) -> str | None:
     As `_choice.choose` is told, or None. What it returns, and what no operation has read yet of its
     arguments, say what may come, and mostly what does: "returned" if it returns an array of that
     type, and nothing is left to be read. If it returns none as large, and nothing is left that is
-    as long along any dimension, nor is `operand` along another: "across" if it returns one that is;
+    as long along any dimension, nor is `operand` along another: "across" if it returns one that is,
+    of many rows each;
     "picked" if an integer for each row is left, as labels are; else "reduced".
     """
     point: Any = mlir.ir.InsertionPoint
@@ -104,8 +106,10 @@ def likely_read(operand: Any, axis: int, dtype: Any) -> str | None:
         return None
     if shape.count(columns) > 1 or any(columns in t.shape for t in left):
         return None
-    if any(columns in t.shape for t in returned):
-        return "across"
+    kept = [math.prod(t.shape) for t in returned if columns in t.shape]
+    if kept:
+        # A mean over an ensemble is of few each, which XLA's code adds up as it makes them.
+        return "across" if max(kept) * FEWEST_ACROSS <= math.prod(shape) else None
     rows = math.prod(shape) // max(columns, 1)
     labels = [t for t in left if math.prod(t.shape) == rows and _is_of_integers(t)]
     return "picked" if labels else "reduced"

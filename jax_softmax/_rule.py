@@ -236,7 +236,9 @@ class Rule(NamedTuple):
     split: dict[str, int]
     split_columns: int  # of a value each: or a row for so many of its columns
     # By family, or of what is converted: the most columns along another axis that XLA unrolls. That
-    # is slower where a thread of the kernels holds its rows, vectors of neighbours.
+    # is slower where a thread of the kernels holds its rows, vectors of neighbours, but forward,
+    # where labels pick from these (0.56 and 0.74 of the time of two classes,
+    # h200-programs-fixed.json).
     interleaved: dict[str, int]
     # The most columns along another axis, and elements, of derivatives that are XLA's single kernel
     # (softmax's, benchmarks/results/h200-small.json: 0.66 to 0.79 of the time).
@@ -314,6 +316,11 @@ class Rule(NamedTuple):
     returned: Kinds
     returned_biased: Kinds
     returned_few: dict[tuple[str, int, int], tuple[Fused, ...]]
+    # But for these of more than `elements`, which XLA reads singly: 345,000 elements of log-softmax
+    # in rows of 9 take a kernel 0.50 of its time (h200-survey.json), 3 million in rows of 29 0.53
+    # (h200-programs-fixed.json), 2 million of softmax in rows of 33 0.51, in rows of 129 as long
+    # (h200-small.json).
+    returned_singly: Kinds
     # What the program seems to read in those ways, by who makes it: two values for each row by a
     # kernel and the elements by XLA ("pairs"), a kernel, or XLA's code: 0.28 to 1.60 of the time,
     # and 0.63 in geometric mean of the 305 of 571 programs whose time changes by over 2 %
@@ -707,6 +714,10 @@ RULES = {
                 (Fused(2**11, 2**22), Fused(ONE_KERNEL, 2**19)),
             ),
             **dict.fromkeys([(op, 2, 4) for op in FORWARD], (Fused(ONE_KERNEL, 2**22),)),
+        },
+        returned_singly={
+            ("softmax", 4, 4): (Rows(range(21, 2**7, 2)),),
+            ("log_softmax", 4, 4): (Rows(range(9, 2**7, 2)),),
         },
         read={
             ("picked", "pairs"): {("log_softmax", 4): (Rows(range(9, 2**31)),)},

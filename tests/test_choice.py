@@ -373,6 +373,12 @@ def test_what_a_program_returns_is_xlas_where_a_launch_is_most_of_it():
     assert chosen("log_softmax", "bfloat16", 1024, 64) == "xla"
     assert chosen("log_softmax", "bfloat16", 1025, 64) == "cuda"
     assert chosen("log_softmax", "bfloat16", 1, 1000) == "cuda"
+    # Which these are not, that XLA reads singly.
+    assert chosen("log_softmax", "float32", 2**15, 9) == chosen("softmax", "float32", 2**13, 33)
+    assert chosen("softmax", "float32", 2**13, 33) == "cuda"
+    assert chosen("softmax", "float32", 2**13, 32) == "xla"
+    assert chosen("softmax", "float32", 2**13, 201) == "xla"
+    assert chosen("softmax", "float32", 2**11, 33) == "xla"
     assert chosen("softmax", "float32", 2**15, 1002, around="product") == "cuda"
     assert chosen("softmax", "bfloat16", 2**15, 1002, around="product") == "cuda"
 
@@ -407,6 +413,20 @@ READ_ALONE = [  # how, op, rows, columns, dtype, and who makes it
     ("across", "softmax", 2**13, 512, "float32", "xla"),
     ("across", "log_softmax", 2**13, 8192, "float32", "pairs"),
 ]
+
+
+@pytest.mark.parametrize("op", FORWARD)
+def test_classes_along_another_axis_that_labels_pick_from_are_xlas_if_it_unrolls_them(op):
+    def chosen(classes, dtype="float32", **seen):
+        problem = op, (16, classes, 2**18), 1, *[jnp.dtype(dtype)] * 2, "cuda"
+        return _choice.choose(*problem, around="apart", **seen).implementation
+
+    for dtype in ("float32", "bfloat16"):
+        assert chosen(2, dtype, read="picked") == chosen(4, dtype, read="picked") == "xla"
+        assert chosen(5, dtype, read="picked") == chosen(2, dtype, read="returned") == "cuda"
+        assert chosen(2, dtype) == "cuda"
+        kept = chosen(2, dtype, read="picked", batch_invariant=True)
+        assert kept == "cuda"
 
 
 @pytest.mark.parametrize("case", READ_ALONE, ids=str)
@@ -1599,6 +1619,10 @@ READERS = {  # of an op, an array, another and labels, and how the op's result s
     ),
     "reduces": (lambda f, x, w, labels: (w.sum() + labels).sum() + f(x).max(1), "reduced"),
     "reduces across": (lambda f, x, w, labels: (w.sum() + labels).sum() + f(x).max(0), "across"),
+    "reduces few across": (
+        lambda f, x, w, labels: (w.sum() + labels).sum() + f(x).reshape(8, 12, -1).sum(0),
+        None,
+    ),
     "reduces both": (lambda f, x, w, labels: (w.sum() + labels).sum() + f(x).max(), "reduced"),
     "prints, too": (lambda f, x, w, labels: _printed(f(_printed(x))) + w.sum() + labels[0], None),
     "prints alone": (lambda f, x, w, labels: _printed(f(_printed(x))), "returned"),
