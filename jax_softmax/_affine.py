@@ -208,9 +208,9 @@ def _before_reshapes(value: Any) -> Any:
     return value
 
 
-def is_tiled(mask: Sequence[int], logits: Sequence[int], axis: int) -> bool:
-    """Whether a mask of that shape has several rows, and is repeated, as a causal one is."""
-    return axis > 0 and mask[axis - 1] > 1 and math.prod(mask) < math.prod(logits)
+def is_tiled(term: Sequence[int], logits: Sequence[int], axis: int) -> bool:
+    """Whether a mask or bias of that shape has several rows, and is repeated, as a causal one."""
+    return axis > 0 and term[axis - 1] > 1 and math.prod(term) < math.prod(logits)
 
 
 def mask_within(result: Any) -> Any | None:
@@ -224,7 +224,8 @@ def mask_within(result: Any) -> Any | None:
 def affine_of(result: Any, axis: int, functions: Any) -> Affine | None:
     """What a kernel, or XLA's code, made this softmax or log-softmax of right here; or None.
 
-    Whatever else has read the product, or the sum. That of a matrix product is as it lies.
+    Whatever else has read the product, or the sum. XLA's code made that of a matrix product of what
+    lies in memory.
     """
     logits = logits_here(result, functions)
     if is_call(result):
@@ -290,7 +291,10 @@ def scale_within(result: Any, functions: Any) -> float | None:
     return told["factor"].value if alone else None
 
 
-def scales_product(result: Any, functions: Any) -> bool:
-    """Whether a kernel made this of a matrix product, maybe times a number."""
-    made_by = maker_behind(CONSTRAINTS | MOVED, result, functions)
-    return is_call(made_by.results[0]) and is_of_product(made_by.operands[0], functions)
+def scale_behind(result: Any, functions: Any) -> float | None:
+    """The same, of what XLA multiplies that comes back: 1 where a matrix product reads it."""
+    scale = scale_within(result, functions)
+    if scale in (None, 1):
+        return scale
+    (logits, *_) = maker_behind(CONSTRAINTS | MOVED, result, functions).operands
+    return 1.0 if is_of_product(before(logits, MOVED), functions) else scale

@@ -39,6 +39,7 @@ class Seen(NamedTuple):
     biased: bool = False
     read: str | None = None
     fill: float | None = None  # what a mask, which is an operand more, puts in
+    multiplied: bool = False  # whether XLA multiplies what comes back by the scale, and no product
 
     @property
     def more(self) -> int:

@@ -109,11 +109,6 @@ class Context(NamedTuple):
     def is_apart(self) -> bool:
         return self.around in ("apart", "product")
 
-    @property
-    def is_multiplied(self) -> bool:
-        """Whether XLA multiplies what comes back, too, which it does within a product."""
-        return self.multiplied and self.around != "product"
-
 
 def choose(
     op: str,
@@ -138,11 +133,11 @@ def choose(
     devices share it, or each has whole rows and this is what it has. `widened` says that a
     program has the operand in float32, and 16 bits before that; of a derivative, that all is that
     its result and its tangent, or one of them, are computed from. `multiplied` says that the
-    kernels multiply the logits by a number, `biased` that they add a bias to them, and
-    `differentiated` that there is a derivative too; "selected_" before its name, that its tangent
-    and its result are selected by a mask. `read` says, where there is none, how the program seems
-    to read the result (`_neighbours.likely_read`): "returned", as it is, or by code of XLA's alone,
-    "reduced", maybe "across" its rows, or "picked" from.
+    kernels multiply the logits by a number, and XLA what comes back, `biased` that they add a bias
+    to them, and `differentiated` that there is a derivative too; "selected_" before its name, that
+    its tangent and its result are selected by a mask. `read` says, where there is none, how the
+    program seems to read the result (`_neighbours.likely_read`): "returned", as it is, or by code
+    of XLA's alone, "reduced", maybe "across" its rows, or "picked" from.
 
     `around` is one of `AROUND`; any other name, or None, says that nothing is known. "fused": XLA
     may have what made the operand within its own code, of a derivative the tangent; "scaled", of a
@@ -377,7 +372,7 @@ def _short(problem: Problem, seen: Context, rule: Rule) -> Choice:
     product = seen.around == "product"
     if not whole and problem.is_among(rule.odd):
         return _odd(problem, seen, rule)
-    if same and seen.is_apart and not (seen.is_multiplied and seen.differentiated):
+    if same and seen.is_apart and not (seen.multiplied and seen.differentiated):
         in_both = seen.differentiated and problem.is_among(rule.singly_in_both)
         if in_both or problem.is_among(rule.singly):
             return Choice(platform, SINGLY)
@@ -388,7 +383,7 @@ def _short(problem: Problem, seen: Context, rule: Rule) -> Choice:
     if product and problem.is_among(rule.scores):
         return Choice(platform, "a matrix product's, and with another the faster ones")
     if whole and seen.is_apart and seen.differentiated:
-        multiplied = seen.is_multiplied and problem.is_among(rule.in_both_multiplied)
+        multiplied = seen.multiplied and problem.is_among(rule.in_both_multiplied)
         if multiplied or problem.is_among(rule.in_both):
             return Choice(platform, "the kernels are the faster ones with the derivative")
     return Choice("xla", f"rows of at most {most}: one kernel that fuses with its neighbours")
@@ -521,7 +516,7 @@ def takes_terms(
 
     Or adds a bias to what a matrix product made, where nothing is `masked`. `tiled` says that mask
     or bias has several rows and is repeated, `product` that a matrix product made the logits,
-    `read` how the result is, as `choose` is told.
+    `read` how the result is, as `choose` is told; masks alone go by that and the derivative.
     """
     rule, problem = RULES[platform], Problem(op, shape, axis, dtype, dtype, platform)
     terms = rule.masks_tiled if tiled else rule.masks
@@ -529,7 +524,7 @@ def takes_terms(
     of_scores = product and masked != tiled
     some |= of_scores and problem.is_among(rule.terms_of_scores)
     if not some or not masked:
-        return some and op == "softmax"
+        return some
     # XLA may have what reads the result within its code.
     alone = product or read == "returned" or problem.columns > ONE_KERNEL
     alone = alone or (differentiated and problem.width == 2)

@@ -21,8 +21,7 @@ from ._affine import (
     affine_of,
     is_tiled,
     mask_within,
-    scale_within,
-    scales_product,
+    scale_behind,
 )
 from ._casts import (
     OF_NARROW,
@@ -354,9 +353,11 @@ def _look_at_logits(
             made = "narrowed"
         if made == "apart" and is_product(found.logits, functions):
             made = "product"
+        of_product = is_of_product(found.logits, functions)
         # Between a product and the softmax there may be what XLA has within either.
-        of_product = read and made == "apart" and is_of_product(found.logits, functions)
-        return Seen(made, found.scale, found.bias is not None, None if of_product else read)
+        told = None if of_product and made == "apart" else read
+        multiplied = found.scale != 1 and not of_product
+        return Seen(made, found.scale, found.bias is not None, told, multiplied=multiplied)
 
     found = Affine(operand)
     if here == "cuda" and params["dtype"] == aval.dtype and aval.dtype.itemsize < 8:
@@ -367,13 +368,14 @@ def _look_at_logits(
         )
         biased = free and one_device(ctx) and not explicit
         biased = biased and params["strategy"] == "auto" and _is_static(aval.shape)
-        before = partial(affine_before, operand, axis, functions, explicit=explicit, biased=biased)
-        found = before(masked=biased)
+        terms = {"biased": biased, "masked": biased}
+        found = affine_before(operand, axis, functions, explicit=explicit, **terms)
         of_product = is_of_product(found.logits, functions)
         masked = found.fill is not None
         if found.bias is not None and not masked and of_product:
+            # Products add a vector, and of log-softmax XLA may have what reads it.
             vector = math.prod(found.bias_shape) == aval.shape[axis]
-            found = Affine(operand) if vector else found  # which products add
+            found = Affine(operand) if vector or op == "log_softmax" else found
         if masked or (found.bias is not None and of_product):
             types = [aval, *_types_of_terms(found, aval)]
             # In mixed precision XLA has the way there and back within its code.
@@ -389,11 +391,11 @@ def _look_at_logits(
             if apart and _takes_terms(types, about, op=op, here=here, axis=axis, **params):
                 seen = Seen(None, found.scale, found.bias is not None, fill=found.fill)
                 return seen, list(zip(types, [found.logits, *_terms_of(found)], strict=True))
-            found = before() if masked else found
+            found = Affine(operand) if masked else found
     seen = seen_of(found)
     if not seen.biased:
         request = {"alone": alone, "per_row": False, "widened": False, "read": seen.read} | params
-        request |= {"around": seen.made, "multiplied": seen.scale != 1}
+        request |= {"around": seen.made, "multiplied": seen.multiplied}
         # By the shape of all rows, as what is read is; `_lower` is told of it as "pairs".
         if seen.read and _choose([aval], op=op, here=here, axis=axis, **request).pairs:
             seen = seen._replace(made="pairs")
@@ -506,9 +508,7 @@ def _seen_around(
         tiled = is_tiled(shape_of(mask), aval.shape, axis)
         if fused or not _choice.keeps_masked(*about, tiled=tiled):
             return "stored apart" if fused is False else "stored"
-    scale = None if masked else scale_within(result, functions)
-    if scale is not None and scales_product(result, functions):
-        scale = 1.0  # what comes back is multiplied within products
+    scale = None if masked else scale_behind(result, functions)
     narrow = aval.dtype.itemsize == 2
     if scale is not None and fused and is_made_of(tangent, result, unknown=False):
         problem = op, aval.shape, axis, aval.dtype, here
@@ -621,7 +621,7 @@ def _lower(
     backend, alone = "xla" if seen.made == "xla" else backend, one_device(ctx)
     request = {"op": op, "per_row": per_row, "here": here, "alone": alone, "backend": backend}
     request |= {"batch_invariant": batch_invariant, "around": seen.made}
-    request |= {"multiplied": seen.scale != 1, "read": seen.read}
+    request |= {"multiplied": seen.multiplied, "read": seen.read}
     request |= {"widened": seen.made not in (None, *_choice.AROUND)}
     choice = _choose(loaded[0].avals_in, **request, **params)
     if choice.implementation != here:
@@ -764,7 +764,7 @@ def _made_as_read(
         how=how,
         by_kernel=by_kernel,
         before=before,
-        multiplied=found.scale != 1,
+        multiplied=found.scale != 1 and not is_of_product(found.logits, functions),
         comes_back=is_made_of(operands[1], result, unknown=False),
         fused=bool(is_fused(operands[1], functions)),
     )

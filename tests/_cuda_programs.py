@@ -584,11 +584,52 @@ def scores(mesh, way) -> dict:
         "forward": compiled(forward, q, q, q, b),
         "gradients": compiled(gradients, q, q, q, b, q),
     }.items():
-        factors = re.findall(r"\b(?:factor|scale) = ([^ ,}]*)", hlo)
         terms = re.findall(r'\bterms = \\?"(\w*)', hlo)
-        by = sorted(set(map(float, factors)))
-        told[name] = {"calls": count_calls(hlo), "terms": terms, "by": by}
+        told[name] = {"calls": count_calls(hlo), "terms": terms, "by": multipliers(hlo)}
     return told
+
+
+def multipliers(hlo: str) -> list[list[float]]:
+    """By what calls multiply logits, and derivatives."""
+    calls = [line for line in hlo.splitlines() if 'custom_call_target="jax_softmax.' in line]
+    by = [], []
+    for call in calls:
+        for number in re.findall(r"\b(?:factor|scale) = ([^ ,}]*)", call):
+            by["tangent" in call].append(float(number))
+    return list(by)
+
+
+def scores_otherwise(mesh) -> dict:
+    """With gradients: along another axis, after a soft cap, and the entropy of biased ones."""
+    softmax, log_softmax = jax_softmax.softmax, jax_softmax.log_softmax
+
+    def entropy(s, b):
+        logs = log_softmax(s / 8 + b)
+        return -(jnp.exp(logs) * logs).sum(-1)
+
+    made = {}
+    for name, (length, f) in {
+        "along another axis": (512, lambda s, b: softmax(0.125 * s, axis=-2)),
+        "capped": (197, lambda s, b: softmax(50 * jnp.tanh(s / 50))),
+        "entropy": (512, entropy),
+    }.items():
+        sharding = NamedSharding(mesh, P())
+        q = jax.ShapeDtypeStruct((8, 4, length, 64), "float32", sharding=sharding)
+        b = q.update(shape=(8, 1, 1, length))
+
+        def gradients(q, k, v, b, g, f=f):
+            def value(q, k, v):
+                made = f(jnp.einsum("bhqd,bhkd->bhqk", q, k), b)
+                return jnp.einsum("bhqk,bhkd->bhqd", made, v) if made.ndim == 4 else made
+
+            y, back = jax.vjp(value, q, k, v)
+            return y, back(g)
+
+        g = q.update(shape=q.shape[:3]) if name == "entropy" else q
+        hlo = compiled(gradients, q, q, q, b, g)
+        made[name] = {"calls": count_calls(hlo), "by": multipliers(hlo)}
+        made[name]["pairs"] = count_calls(hlo, "row_pairs")
+    return made
 
 
 def biased(mesh, way) -> dict:
@@ -881,6 +922,7 @@ def main() -> None:
             f"mask {way} on {n}": do(filled, meshes[n], way) for way in MASKS for n in DEVICES
         }
         programs |= {f"scores {way}": do(scores, one, way) for way in ATTENTION}
+        programs["scores otherwise"] = do(scores_otherwise, one)
         programs["masked gradients"] = do(masked_gradients, one)
         programs["biases"] = {n: do(biased_otherwise, meshes[n]) for n in DEVICES}
         programs |= {

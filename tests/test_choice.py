@@ -578,10 +578,6 @@ def test_scores_go_by_what_mostly_reads_them(op, columns, expected):
     other = *problem[:3], *[jnp.dtype("float32")] * 2, "cuda"
     same = [_choice.choose(*other, around=around) for around in ("apart", "product")]
     assert same[0] == same[1]
-    # What comes back to a product is multiplied within it.
-    both = {"around": "product", "differentiated": True}
-    alone, multiplied = (_choice.choose(*other, **both, multiplied=m) for m in (False, True))
-    assert alone == multiplied
 
 
 SCORES = [  # columns, dtype, what is done to them, and whether a kernel does it
@@ -608,9 +604,8 @@ def test_what_is_done_to_scores_goes_by_their_length_and_by_what_shares_it(case)
     request = {"masked": "mask" in done, "tiled": "queries" in done}
     request |= {"read": None, "differentiated": False}
     assert _choice.takes_terms(*problem, **request, product=True) == expected
-    if not request["masked"]:
-        log = "log_softmax", *problem[1:]
-        assert not _choice.takes_terms(*log, **request, product=True)
+    # By more than what is no product's, of masks that are not tiled and of biases that are.
+    assert expected or not _choice.takes_terms(*problem, **request, product=False)
 
 
 def test_the_derivative_behind_a_mask_is_a_kernels_by_its_rows():

@@ -299,9 +299,16 @@ def test_what_attention_does_to_its_scores_kernels_do(way, programs):
     forward, both = (programs[f"scores {way}"][name] for name in ("forward", "gradients"))
     assert [forward["calls"], both["calls"]] == calls
     assert forward["terms"] == both["terms"] == [term] * (term is not None)
-    assert forward["by"] == [factor] * (factor is not None)
     # The derivative is of the product, which XLA multiplies within another one.
-    assert set(both["by"]) <= {*forward["by"], 1}
+    assert forward["by"] == [[factor] * (factor is not None), []]
+    assert both["by"] == [forward["by"][0], [1] * (calls[1] - calls[0])]
+
+
+def test_other_scores_are_as_without_what_kernels_do(programs):
+    made = programs["scores otherwise"]
+    assert made["along another axis"] == {"calls": 2, "by": [[0.125], [1]], "pairs": 0}
+    assert made["capped"] == {"calls": 2, "by": [[50], [1]], "pairs": 0}
+    assert made["entropy"] == {"calls": 1, "by": [[1], []], "pairs": 1}
 
 
 def test_the_derivative_behind_a_mask_goes_by_what_that_is(programs):
