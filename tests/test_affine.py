@@ -194,15 +194,15 @@ def test_gradients_behind_a_mask(op, dtype, columns, causal):
 
 
 @each_dtype
-@pytest.mark.parametrize("length", [49, 77, 197, 512, 1024])
+@pytest.mark.parametrize("length", [49, 197, 1024])
 @pytest.mark.parametrize("way", ["a scale", "a bias", "a bias of keys", "a mask of keys"])
 def test_attention_and_its_gradients(dtype, length, way):
     """By whatever of them the default has kernels do, before products of float64."""
     rng = np.random.default_rng(length)
-    heads = 2, 4, length
+    heads = 4, 2, length  # a bias is at most a quarter of the scores
     q, k, v, g = rng.normal(size=(4, *heads, 64)).astype(dtype)
     bias = rng.normal(size=heads[1:] + heads[2:]).astype(dtype)
-    keys = rng.random((2, length)) < 0.8
+    keys = rng.random((4, length)) < 0.8
     keys[0, : length // 2] = False
 
     def both_passes(softmax, q, k, v, bias, g):
@@ -221,7 +221,7 @@ def test_attention_and_its_gradients(dtype, length, way):
 
     arrays = q, k, v, bias, g
     ours = jax.jit(functools.partial(both_passes, jax_softmax.softmax))
-    if length == 512:
+    if length == 1024:
         op = "softmax" if way == "a scale" else "masked_softmax"
         forward = way != "a scale" or dtype.itemsize == 2
         assert (f"{op}.v6" in ours.lower(*arrays).as_text()) == forward
