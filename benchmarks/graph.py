@@ -17,7 +17,8 @@ one of
 Time is that of all kernels of a program (copies by the copy engine are not seen); programs of the
 same text are compiled and timed once. choose.py reads the result. Matrix products run on cuBLAS,
 with its first choice of kernel in all of them, unless --autotune lets XLA try its candidates, which
-takes minutes. Exits with 1 if a case failed.
+takes minutes; what is chosen behind them goes by tuned ones, of programs.py. Exits with 1 if a case
+failed.
 """
 
 import argparse
