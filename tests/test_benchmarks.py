@@ -93,20 +93,20 @@ def test_fused_counts_what_must_move(tmp_path):
         assert case["microseconds"]["jax_softmax"] > 0 and case["of_limit"]["jax_softmax"] > 0
 
 
-def test_programs_agree_and_are_timed(tmp_path):
-    out, names = tmp_path / "programs.json", ("causal_attention", "layers_by_scan", "router")
-    few = ("--device", "cpu", "--small", "--dtypes", "float32", "--names", ",".join(names))
-    few += ("--rounds", "1", "--iterations", "2", "--output", out)
-    run("programs.py", *few)
+@pytest.mark.parametrize(
+    "names, options", [("layers_by_scan,router", ()), ("causal_attention", ("--lengths", "3,5"))]
+)
+def test_programs_agree_and_are_timed(tmp_path, names, options):
+    out = tmp_path / "programs.json"
+    few = ("--device", "cpu", "--small", "--dtypes", "float32", "--names", names, *options)
+    run("programs.py", *few, "--rounds", "1", "--iterations", "2", "--output", out)
     cases = report_of(out)["cases"]
-    assert {case["name"] for case in cases} == set(names)
+    assert {case["name"] for case in cases} == set(names.split(","))
     assert {case["direction"] for case in cases} == {"forward", "gradient"}
+    assert not options or {case["sizes"]["T"] for case in cases} == {3, 5}
     for case in cases:
         assert case["microseconds"].keys() == {"native", "xla", "default", "jax_nn"}
         assert 0 <= max(case["distance"].values()) < 1e-4
-    run("programs.py", *few, "--lengths", "3,5")
-    drawn = [(case["name"], case["sizes"]["T"]) for case in report_of(out)["cases"][::2]]
-    assert drawn == [("causal_attention", 3), ("causal_attention", 5)]
 
 
 def test_the_survey_draws_what_its_seed_says(tmp_path):
