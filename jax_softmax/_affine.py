@@ -28,6 +28,7 @@ from ._operations import (
     MOVED,
     before,
     before_spreading,
+    dtype_among,
     name_of,
     number_of,
     readers_of,
@@ -138,7 +139,7 @@ def _within(value: Any, functions: Any) -> tuple[Any, Callable[[Any], Any | None
 def _number_of(value: Any, outside: Callable[[Any], Any | None]) -> float | None:
     """That which all elements of an array are, if that is a constant, maybe converted once."""
     value = before_spreading(value)
-    dtype = next((d for d in DTYPES if mlir.dtype_to_ir_type(d) == value.type.element_type), None)
+    dtype = dtype_among(DTYPES, value)
     if name_of(value.owner) == "stablehlo.convert":
         value = before_spreading(value.owner.operands[0])
     number = number_of(outside(value) or value)
@@ -164,10 +165,15 @@ def _broadcast_of(
             value = value.owner.operands[0]
         if not at_call and (value := outside(value)) is None:
             return None, ()
+    return (value if dimensions == sorted(dimensions) else None), _spread(value, dimensions, rank)
+
+
+def _spread(value: Any, dimensions: Sequence[int], rank: int) -> tuple[int, ...]:
+    """The shape of so many dimensions that an array of these has."""
     shape = [1] * rank
     for dimension, size in zip(dimensions, shape_of(value), strict=True):
         shape[dimension] = size
-    return (value if dimensions == sorted(dimensions) else None), tuple(shape)
+    return tuple(shape)
 
 
 def _bias_before(
@@ -185,16 +191,14 @@ def _bias_before(
         if name_of(spread) != SPREADS or name_of(logits.owner) == SPREADS:
             continue
         (bias,) = spread.operands
-        shape = [1] * len(full)
         dimensions = list(spread.attributes["broadcast_dimensions"])
-        for dimension, size in zip(dimensions, shape_of(bias), strict=True):
-            shape[dimension] = size
+        shape = _spread(bias, dimensions, len(full))
         if shape[axis] != full[axis] or dimensions != sorted(dimensions):
             continue
         in_memory = is_fused(_before_reshapes(bias), functions) is False
         largest = LARGEST_BIAS if in_memory else LARGEST_MADE
         if math.prod(shape) <= largest * math.prod(full):
-            return logits, bias, tuple(shape)
+            return logits, bias, shape
     return None
 
 

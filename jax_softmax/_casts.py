@@ -17,6 +17,7 @@ from ._operations import (
     UNFUSED,
     before,
     before_spreading,
+    dtype_among,
     is_made_of,
     name_of,
     number_of,
@@ -59,7 +60,7 @@ def cast_before(operand: Any, aval: Any) -> tuple[Any, Any] | None:
     made_by = before(operand, {passed}).owner  # an operation, or a block, whose argument it is
     if aval.dtype != jnp.float32 or name_of(made_by) != "stablehlo.convert":
         return None
-    dtype = _narrow_dtype(made_by.operands[0])
+    dtype = dtype_among(NARROW, made_by.operands[0])
     return None if dtype is None else (made_by, aval.update(dtype=dtype))
 
 
@@ -94,7 +95,7 @@ def was_narrow(value: Any) -> bool:
         made_by = value.owner
         operands = list(getattr(made_by, "operands", ()))
         converts = name_of(made_by) in ("stablehlo.convert", "stablehlo.custom_call")
-        if converts and operands and _narrow_dtype(operands[0]) is not None:
+        if converts and operands and dtype_among(NARROW, operands[0]) is not None:
             continue
         if name_of(made_by) not in MOVED:
             operands = [
@@ -144,12 +145,6 @@ def _parts_of(quotient: Any) -> tuple[Any, Any] | None:
     if name_of(total.owner) != "stablehlo.reduce" or total.owner.operands[0] != e:
         return None
     return (e, total) if name_of(e.owner) == "stablehlo.exponential" else None
-
-
-def _narrow_dtype(value: Any) -> Any:
-    """The dtype of an array of 16 bits, or None."""
-    element = getattr(value.type, "element_type", None)
-    return next((d for d in NARROW if element == mlir.dtype_to_ir_type(d)), None)
 
 
 def bound_and_loaded(ctx: Any, operands: Operands, seen: Seen) -> tuple[Lowered, Lowered]:

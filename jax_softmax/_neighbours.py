@@ -84,8 +84,7 @@ def likely_read(operand: Any, axis: int, dtype: Any) -> str | None:
     arguments, say what may come, and mostly what does: "returned" if it returns an array of that
     type, and nothing is left to be read. If it returns none as large, and nothing is left that is
     as long along any dimension, nor is `operand` along another: "across" if it returns one that is,
-    of many rows each;
-    "picked" if an integer for each row is left, as labels are; else "reduced".
+    of many rows each; "picked" if an integer for each row is left, as labels are; else "reduced".
     """
     point: Any = mlir.ir.InsertionPoint
     block = point.current.block

@@ -1,6 +1,9 @@
 """The operations that made a primitive's operands, as lowerings walk back through them."""
 
+from collections.abc import Iterable
 from typing import Any
+
+from jax.interpreters import mlir
 
 # That a search looks at: masked and scaled logits and their log-softmax are 20.
 MOST_VALUES = 32
@@ -21,6 +24,12 @@ def name_of(operation: Any) -> str | None:
 
 def shape_of(value: Any) -> Any:
     return getattr(value.type, "shape", None)
+
+
+def dtype_among(dtypes: Iterable[Any], value: Any) -> Any | None:
+    """The one of them that an array has, if it has one."""
+    element = getattr(value.type, "element_type", None)
+    return next((d for d in dtypes if element == mlir.dtype_to_ir_type(d)), None)
 
 
 def readers_of(value: Any) -> int:

@@ -138,16 +138,21 @@ def kernel_shapes(op, dtypes, axis, implementation, *, others):
     ]
 
 
+def kernels_of(implementation, pair, log):
+    """Their op, dtypes and axis, where there are any."""
+    native_module(implementation.partition(":")[0])
+    dtype, output_dtype = (pair, pair) if isinstance(pair, str) else pair
+    op = "masked_log_softmax" if log else "masked_softmax"
+    skip_refused(op, dtype, implementation, output_dtype)
+    return op, dtype, output_dtype, -2 if implementation == "cuda:strided" else -1
+
+
 @each_form
 @pytest.mark.parametrize("options", KERNEL_OPTIONS, ids="+".join)
 @pytest.mark.parametrize("pair", PAIRS, ids=str)
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 def test_kernels(implementation, pair, options, log):
-    native_module(implementation.partition(":")[0])
-    dtype, output_dtype = (pair, pair) if isinstance(pair, str) else pair
-    op = "masked_log_softmax" if log else "masked_softmax"
-    skip_refused(op, dtype, implementation, output_dtype)
-    axis = -2 if implementation == "cuda:strided" else -1
+    op, dtype, output_dtype, axis = kernels_of(implementation, pair, log)
     options = [o for o in options if o != "causal" or axis == -1]
     others = any("bias" in o or o in ("softcap", "sink") for o in options)
     ran = 0
@@ -177,11 +182,7 @@ def filled(given, fill, log):
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 def test_masked_logits_may_be_a_number(implementation, pair, options, log):
     """As `jnp.where` makes them: rows without any other are as any rows of one number are."""
-    native_module(implementation.partition(":")[0])
-    dtype, output_dtype = (pair, pair) if isinstance(pair, str) else pair
-    op = "masked_log_softmax" if log else "masked_softmax"
-    skip_refused(op, dtype, implementation, output_dtype)
-    axis = -2 if implementation == "cuda:strided" else -1
+    op, dtype, output_dtype, axis = kernels_of(implementation, pair, log)
     if axis == -2 and "mask per column" in options:
         pytest.skip("that is a mask of whole rows along this axis")
     biased = "bias" in options
