@@ -92,6 +92,7 @@ def graph_cases(
     return [(kind, case) for kind in kinds for case in cases[kind]]
 
 
-def ideal_bytes(direction: str, elements: int, dtype: str) -> int:
+def ideal_bytes(direction: str, elements: int, dtype: str, output_dtype: str | None = None) -> int:
     """Bytes that must move: forward reads x and writes y, backward reads y and g and writes dx."""
-    return {"forward": 2, "backward": 3}[direction] * elements * DTYPES[dtype]
+    read = {"forward": 1, "backward": 2}[direction] * DTYPES[dtype]
+    return elements * (read + DTYPES[output_dtype or dtype])

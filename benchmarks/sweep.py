@@ -6,8 +6,9 @@ For each row length, dtype, op and direction, the strategies that `plan` accepts
 turn; a result is checked before it is timed. Fractions are of the run's copy limit, in ideal
 traffic (see run.py). At the end: where the plan's choice is more than 3 % slower than the best.
 With --inner N, the softmax axis has N neighbours behind it in memory. With --rows, as many rows are
-timed in place of as many elements, and the plan is one that may depend on their number. --xla adds
-plain JAX, which a rule may choose instead. Exits with 1 if a case failed.
+timed in place of as many elements, and the plan is one that may depend on their number. --to
+converts the results. --xla adds plain JAX, which a rule may choose instead. --strategies leaves
+the others out, but for the plan's. Exits with 1 if a case failed.
 """
 
 import argparse
@@ -20,7 +21,7 @@ import jax
 from cases import NATIVE, PRIMITIVES, bind, check, copy_call, random_normal
 from options import add_timing, basic_parser, numbers, start_jax
 from report import Entry, attempt, environment, exit_code, record, shape_label
-from shapes import COLUMNS, Case, default_elements, ideal_bytes
+from shapes import COLUMNS, DTYPES, Case, default_elements, ideal_bytes
 from timing import TIMERS, time_calls
 
 import jax_softmax
@@ -40,9 +41,9 @@ def strategies() -> tuple[str, ...]:
     raise AssertionError("'?' is a strategy")
 
 
-def accepts(op: str, case: Case, dtype: str, strategy: str) -> bool:
+def accepts(op: str, case: Case, dtype: str, strategy: str, to: str | None) -> bool:
     try:
-        jax_softmax.plan(case.shape, dtype, case.axis, op, strategy=strategy)
+        jax_softmax.plan(case.shape, dtype, case.axis, op, strategy=strategy, output_dtype=to)
     except ValueError:
         return False
     return True
@@ -50,6 +51,8 @@ def accepts(op: str, case: Case, dtype: str, strategy: str) -> bool:
 
 def label(entry: Entry) -> str:
     name = f"{entry['op']:11} {entry['direction']:8} {entry['dtype']:8}"
+    if "output_dtype" in entry:
+        name += f" to {entry['output_dtype']:8}"
     return f"{name} {shape_label(entry):>15}"
 
 
@@ -57,20 +60,25 @@ def measure(
     op: str, direction: str, case: Case, x: jax.Array, platform: str, args: argparse.Namespace
 ) -> Entry:
     """Times the strategies; one whose result is wrong is reported and costs the others nothing."""
-    native, dtype = NATIVE[platform], str(x.dtype)
+    native, dtype, to = NATIVE[platform], str(x.dtype), args.to
     invariant = args.rows is None
     primitive = PRIMITIVES[op, direction]
 
-    def forced(direction: str, implementation: str, *operands: jax.Array) -> functools.partial:
-        f = functools.partial(
-            bind, op, direction, case.axis, implementation, batch_invariant=invariant
-        )
+    def forced(
+        direction: str, implementation: str, *operands: jax.Array, dtype: str | None = to
+    ) -> functools.partial:
+        how = op, direction, case.axis, implementation
+        f = functools.partial(bind, *how, dtype=dtype, batch_invariant=invariant)
         return functools.partial(jax.jit(f).lower(*operands).compile(), *operands)
 
-    operands = (x,) if direction == "forward" else (forced("forward", native, x)(), x)
+    operands = (x,) if direction == "forward" else (forced("forward", native, x, dtype=None)(), x)
     calls, errors = {"copy": copy_call(x.nbytes)}, {}
+    request = {"output_dtype": to, "batch_invariant": invariant}
+    plan = jax_softmax.plan(case.shape, dtype, case.axis, primitive, **request)
     for strategy in strategies():
-        if accepts(primitive, case, dtype, strategy):
+        if args.strategies and strategy not in (*args.strategies, plan.strategy):
+            continue
+        if accepts(primitive, case, dtype, strategy, to):
             try:
                 call = forced(direction, f"{native}:{strategy}", *operands)
                 check(op, case.axis, direction, x, call())
@@ -79,11 +87,10 @@ def measure(
                 errors[strategy] = f"{type(error).__name__}: {error}"[:200]
     if args.xla:
         calls["xla"] = forced(direction, "xla", *operands)
-    plan = jax_softmax.plan(case.shape, dtype, case.axis, primitive, batch_invariant=invariant)
     if plan.strategy not in calls:
         raise RuntimeError(f"the plan's choice fails: {errors[plan.strategy]}")
     timings = time_calls(calls, platform, args.rounds, args.iterations)
-    size = ideal_bytes(direction, case.elements, dtype)
+    size = ideal_bytes(direction, case.elements, dtype, to)
     speeds = {name: size / timing.microseconds / 1e6 for name, timing in timings.items()}
     copied = 2 * calls["copy"].args[0].nbytes / timings["copy"].microseconds / 1e6
     del speeds["copy"]
@@ -105,6 +112,7 @@ def cases(args: argparse.Namespace, platform: str) -> Iterator[Entry]:
             for op in args.ops:
                 for direction in args.directions:
                     entry = {"op": op, "direction": direction, "dtype": dtype, **case._asdict()}
+                    entry |= {"output_dtype": args.to} if args.to else {}
                     timed = functools.partial(measure, op, direction, case, x, platform, args)
                     yield attempt(entry, timed)
 
@@ -146,9 +154,13 @@ def main() -> int:
     add_timing(parser, COLUMNS)
     parser.add_argument("--rows", type=numbers, help="numbers of rows")
     parser.add_argument("--inner", type=int, default=1, help="neighbours behind the softmax axis")
+    parser.add_argument("--to", choices=tuple(DTYPES), help="the results' dtype")
+    parser.add_argument("--strategies", type=lambda text: text.split(","), default=())
     parser.add_argument("--xla", action="store_true", help="time plain JAX too")
     args = parser.parse_args()
     platform = start_jax(args)
+    if unknown := set(args.strategies) - set(strategies()):
+        parser.error(f"{unknown} not among {','.join(strategies())}")
     header = environment(platform) | {"suite": "sweep", "timer": TIMERS[platform].__name__}
     header |= {name: getattr(args, name) for name in ("inner", "rows", "rounds", "iterations")}
     report = record(cases(args, platform), header, summarise, row, args.output, args.budget)
