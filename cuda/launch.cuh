@@ -256,6 +256,9 @@ cudaError_t Run(const Call& call, cudaStream_t stream, int* resident) {
   using Store = std::conditional_t<kMasked, MaskedStore<Op, Out>, DirectStore<Op, Out>>;
   constexpr int kFullVector = kVectorBytes / sizeof(In);
   constexpr bool kUnconverted32 = sizeof(In) <= 4 && std::is_same_v<In, Out>;
+  // See HasTiles.
+  constexpr bool kPlain = Op::kInputs == 1 && !kTerms && !kPerRow<Op>;
+  constexpr bool kTiles = kUnconverted32 || (sizeof(In) <= 4 && kPlain);
   const Plan& plan = call.plan;
   const Rows& rows = call.problem.rows;
   Op op{};
@@ -327,11 +330,11 @@ cudaError_t Run(const Call& call, cudaStream_t stream, int* resident) {
         return launch(StridedKernel<Op, Load, Store>, log2_lanes);
       }
     case Strategy::kTile:
-      if constexpr (kFewTerms || !kUnconverted32) {
+      if constexpr (kFewTerms || !kTiles) {
         return cudaErrorInvalidValue;
       } else if (rows.inner == 1) {
         return LaunchTile<Op, Load, Store, false>(plan, rows, launch);
-      } else if constexpr (!kTerms) {
+      } else if constexpr (!kTerms && kUnconverted32) {
         return LaunchTile<Op, Load, Store, true>(plan, rows, launch);
       } else {
         return cudaErrorInvalidValue;

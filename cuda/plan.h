@@ -63,6 +63,10 @@ struct Problem {
   constexpr TypePair Types() const { return {dtype, out_dtype}; }
   // Elements of at most 32 bits, and results of their type: all that some kernels are built for.
   constexpr bool IsUnconverted32() const { return dtype == out_dtype && dtype != DataType::kF64; }
+  // Whether one input's rows become rows of wider elements.
+  constexpr bool Widens() const {
+    return inputs == 1 && !IsPerRow(op) && SizeOf(out_dtype) > SizeOf(dtype);
+  }
   constexpr int64_t Results() const { return IsPerRow(op) ? rows.Count() : rows.Elements(); }
   // Every operand once.
   constexpr int64_t BytesMoved() const {
@@ -240,6 +244,7 @@ inline constexpr int kResidentMaskedThreads = 1280;
 // The shortest rows of "registers". Only for ops of one input: two are at the limit from shared
 // memory.
 inline constexpr int kRegistersColumns = 512;
+inline constexpr int kRegistersWidened = 6144;  // the longest whose results are wider
 // A lane holds 16 elements, or 24 (PrefersSome), or 32 of longer rows; for masks see
 // HasMaskedBlock. So many threads are the most of its blocks, and of those of the shorter rows that
 // have registers of their own. 16 are as fast as 32 where blocks then fill all threads that there
@@ -357,7 +362,12 @@ constexpr std::span<const int> BlockThreads(int compute_bytes) {
 // at 0.94 and 0.89 of the copy limit by "block", at 0.95 and 0.93 by "ring"; the tangent of 20,001,
 // rows that are no whole vectors, at 0.96 and 0.99 (benchmarks/results/h200-ring-blocks.json); and
 // softmax of 50,257 bf16 columns at 0.93 and 0.94 (benchmarks/results/h200-ring-parts.json).
-constexpr int64_t BlockRowBytes(int inputs, int element_bytes, bool masked) {
+// Of one input, softmax of 10,001 and 16,384 bf16 columns to float32 ran at 0.78 and 0.70 by
+// "block" and at 0.83 and 0.84 by "ring", of 24,576 float32 columns to bf16 at 0.98 and 0.89
+// (benchmarks/results/h200-conversion-strategies.json).
+constexpr int64_t BlockRowBytes(int inputs, int element_bytes, int result_bytes, bool masked) {
+  if (inputs == 1 && result_bytes > element_bytes) return 16 * 1024;
+  if (inputs == 1 && result_bytes < element_bytes) return 112 * 1024;
   if (inputs == 1 && element_bytes == 4) return 92 * 1024;
   if (inputs == 1) return (masked && element_bytes == 2 ? 88 : 112) * 1024;
   return (masked && element_bytes < 8 ? 124 : 192) * 1024;
@@ -744,6 +754,8 @@ constexpr Plan WarpPlan(const Problem& p, Plan plan) {
                    p.rows.columns % plan.vector == 0 && p.rows.columns <= kTwoPacksColumns;
   int64_t per_lane = std::clamp(kElementsPerLane / plan.vector, 1, std::min(limit, 4));
   if (two) per_lane = 2;
+  // Of 32 bf16 columns softmax to float32 ran at 0.58 of the copy limit with two vectors a lane.
+  if (p.Widens() && packs == 4) per_lane = 1;
   if (holds_many) per_lane = 2 * kElementsPerLane / plan.vector;
   // At least 2 lanes, or 4 where each still has two vectors: fewer read too little at a stretch.
   const int64_t fewest = std::clamp<int64_t>(packs / 2, 2, 4);
@@ -876,12 +888,21 @@ constexpr int TileElements(const Problem& p) {
   return TileElements(TakesTerms(p.op), IsPerRow(p.op), p.inputs, SizeOf(p.dtype), p.in_pairs);
 }
 
+// Whether "tile" has kernels for these types: what is converted has results in places of their own,
+// along the last axis.
+constexpr bool HasTiles(const Problem& p) {
+  if (p.dtype == p.out_dtype) return p.dtype != DataType::kF64;
+  return p.inputs == 1 && p.rows.inner == 1 && !TakesTerms(p.op) && !IsPerRow(p.op);
+}
+
 constexpr Plan TilePlan(const Problem& p, const Device& device, Plan plan) {
   const bool interleaved = p.rows.inner > 1;
   const int64_t columns = std::max<int64_t>(p.rows.columns, 1);
-  if (!p.IsUnconverted32()) {
-    return Refuse(plan, "it takes elements of at most 32 bits, and gives the same");
+  if (!HasTiles(p)) {
+    return Refuse(plan, "it takes elements of at most 32 bits, and converts few");
   }
+  const bool converts = p.dtype != p.out_dtype;
+  const int narrower = std::min(SizeOf(p.dtype), SizeOf(p.out_dtype));
   if (interleaved && TakesTerms(p.op)) {
     return Refuse(plan, "it takes masks and other terms along the last axis alone");
   }
@@ -913,9 +934,9 @@ constexpr Plan TilePlan(const Problem& p, const Device& device, Plan plan) {
     constexpr int kWarps = kTileThreads / kWarpLanes;
     const auto conflicts = [&](int apart) {
       const auto first = [&](int row) { return row * apart * columns; };
-      return BankConflicts(kWarpLanes / lanes, first, lanes, 1, SizeOf(p.dtype));
+      return BankConflicts(kWarpLanes / lanes, first, lanes, 1, narrower);
     };
-    if (SizeOf(p.dtype) == 2 && conflicts(1) > 2 && conflicts(kWarps) < conflicts(1)) {
+    if (narrower == 2 && conflicts(1) > 2 && conflicts(kWarps) < conflicts(1)) {
       plan.rows_apart = kWarps;
     }
   }
@@ -923,8 +944,9 @@ constexpr Plan TilePlan(const Problem& p, const Device& device, Plan plan) {
   const int64_t inner = std::max<int64_t>(p.rows.inner, 1);
   const int64_t panel = columns * inner;
   int64_t unit = 1;
-  while (unit * panel % plan.vector != 0) unit *= 2;
-  const int64_t unit_bytes = unit * panel * SizeOf(p.dtype) * p.inputs;
+  while (unit * panel % (kVectorBytes / narrower) != 0) unit *= 2;
+  const int places_bytes = SizeOf(p.dtype) * p.inputs + (converts ? SizeOf(p.out_dtype) : 0);
+  const int64_t unit_bytes = unit * panel * places_bytes;
   // Fewer where they are few: as many as a block takes at a time, for each multiprocessor, or whole
   // rounds of these that give each kTilesResident blocks. With one block each, softmax of 7,317
   // rows of 116 bf16 columns took 3.7 us and takes 2.4, of 160,000 of 5 columns 4.2 and 2.4
@@ -954,7 +976,7 @@ constexpr Plan TilePlan(const Problem& p, const Device& device, Plan plan) {
     const int64_t round = std::max<int64_t>(unit, at_a_time);
     if (fill * unit >= round) panels = std::max(round, (panels + round / 2) / round * round);
   }
-  const int64_t shared = panels * panel * SizeOf(p.dtype) * p.inputs;
+  const int64_t shared = panels * panel * places_bytes;
   if (shared > std::min(kTileMostBytes, device.shared_per_block - kStaticSharedBytes)) {
     return Refuse(plan, "the interleaved rows do not fit a tile");
   }
@@ -1113,7 +1135,8 @@ constexpr Plan RingPlan(const Problem& p, const Device& device, Plan plan) {
 // Whether rows are better shared out over all blocks, where there are copies by the block.
 constexpr bool PrefersRing(const Problem& p) {
   if (p.rows.inner != 1 || TakesTerms(p.op) || IsPerRow(p.op)) return false;
-  if (RowBytes(p) > BlockRowBytes(p.inputs, SizeOf(p.dtype), IsMasked(p))) return true;
+  const int64_t most = BlockRowBytes(p.inputs, SizeOf(p.dtype), SizeOf(p.out_dtype), IsMasked(p));
+  if (RowBytes(p) > most) return true;
   const int parts = RingShapeOf(p).parts;
   const bool fills = parts >= 3 && RowBytes(p) >= parts * kRingFullBytes;
   return fills && IsMasked(p) && SizeOf(p.dtype) < 8;
@@ -1648,9 +1671,12 @@ constexpr Plan Forced(const Problem& p, const Device& device, Strategy strategy,
 // same.
 constexpr bool PrefersTile(const Problem& p) {
   const int64_t columns = p.rows.columns, longest = int64_t{kWarpLanes} * TileElements(p);
-  if (!p.IsUnconverted32() || columns > longest) return false;
+  if (!HasTiles(p) || columns > longest) return false;
   const bool is_short = columns <= kRegistersColumns;
   if (is_short && IsMasked(p)) return true;
+  // What lanes exchange costs most: log-softmax of 1,024 and 1,408 bf16 columns to float32 ran at
+  // 0.86 and 0.77 of the copy limit by "registers" and at 0.92 and 0.86 by "tile".
+  if (p.Widens() && !FinishesFromTerms(p.op) && !is_short) return true;
   if (TakesTerms(p.op) && !is_short) return IsMasked(p);
   if (IsPerRow(p.op) && columns > kTilePerRowColumns) return true;
   if (p.inputs == 2) return !is_short && columns < longest;
@@ -1659,7 +1685,8 @@ constexpr bool PrefersTile(const Problem& p) {
   const Plan other = is_short ? WarpPlan(p, blank) : RegistersPlan(p, blank);
   const bool one_warp = other.threads == kWarpLanes && is_narrow;  // few bytes for a block
   const int64_t places = int64_t{other.lanes_per_row} * other.count_per_lane;
-  const int full = TakesTerms(p.op) ? kTermsFull : is_short && !is_narrow ? kWarpFull : kFull;
+  const bool wide = !is_narrow && p.dtype == p.out_dtype;
+  const int full = TakesTerms(p.op) ? kTermsFull : is_short && wide ? kWarpFull : kFull;
   return one_warp || PacksPerRow(p) * kFullest <= places * full;
 }
 
@@ -1778,6 +1805,8 @@ constexpr std::array<Strategy, 6> Preferred(const Problem& p, const Device& devi
   if (PrefersTile(p)) return {kTile, kWarp, kRegisters, shared, kStream};
   // Of so many columns, 16-bit rows are too few bytes for a block each.
   const int64_t shortest = kRegistersColumns + (SizeOf(p.dtype) == 2 ? 1 : 0);
+  // Softmax of 8,192 bf16 columns to float32 ran at 0.79 of the copy limit by "registers".
+  if (p.Widens() && p.rows.columns > kRegistersWidened) return {shared, kBlock, kCluster, kStream};
   // With less shared memory than a ring wants, clusters take what does not fit a block.
   if (p.rows.columns >= shortest) return {kRegisters, kWarp, shared, kBlock, kCluster, kStream};
   return {kWarp, shared, kStream};

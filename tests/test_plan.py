@@ -91,6 +91,40 @@ def test_rows_that_fill_others_badly_go_to_tiles(op, dtype):
     assert chosen(op, 320, 640, 1001, dtype="float64") == {"block"}
 
 
+@pytest.mark.parametrize("op", FORWARD)
+@pytest.mark.parametrize("dtype, output_dtype", [("bfloat16", "float32"), ("float32", "float16")])
+def test_rows_that_are_converted_go_to_tiles_and_rings(op, dtype, output_dtype):
+    def chosen(*columns, op=op):
+        request = {"op": op, "output_dtype": output_dtype, "device": "H200"}
+        return {plan((4096, n), dtype, **request).strategy for n in columns}
+
+    widens = dtype == "bfloat16"
+    assert chosen(16, 32, 64, 128, 240, 256) == {"warp"}
+    assert chosen(3, 21, 100, 160, 197, 224, 384, 577, 1100, 1280) == {"tile"}
+    exchanges = widens and op == "log_softmax"
+    assert chosen(1024, 1408) == {"tile" if exchanges else "registers"}
+    assert chosen(1500, 2048) == {"registers"}
+    assert chosen(8000, 8192) == {"block"}
+    assert chosen(10_001, 16_384) == {"ring" if widens else "block"}
+    assert chosen(50_257) == {"ring"}
+    assert "tile" not in chosen(21, 100, 577, op="softmax_tangent")
+    if widens:
+        assert "tile" not in chosen(21, 100, 577, op="logsumexp")
+
+
+def test_a_tile_has_room_for_results_of_another_size():
+    def tile(dtype, output_dtype):
+        return plan((4096, 300), dtype, output_dtype=output_dtype, device="H200", strategy="tile")
+
+    for dtype, output_dtype, size in (("float32", "bfloat16", 6), ("float16", "float32", 6)):
+        p = tile(dtype, output_dtype)
+        assert p.shared_bytes == p.rows_per_block * 300 * size
+    # Both stretches begin and end at a vector's address.
+    assert tile("float32", "bfloat16").rows_per_block % 2 == 0
+    with pytest.raises(ValueError, match="converts"):
+        plan((64, 300, 64), "float32", 1, output_dtype="bfloat16", device="H200", strategy="tile")
+
+
 @each_op
 @each_dtype
 def test_a_ring_has_room_for_several_parts_of_any_row(op, dtype):
@@ -457,7 +491,7 @@ def test_bytes_moved_is_every_operand_once(op, dtype, output_dtype):
 
 @each_op
 @each_pair
-@pytest.mark.parametrize("n", [128, 20_000, 1_000_000])  # of 2,049 to 8,192 registers decide
+@pytest.mark.parametrize("n", [128, 100_000, 1_000_000])  # of those between it decides
 def test_the_results_dtype_does_not_change_how_a_row_is_read(op, dtype, output_dtype, n):
     for device in DEVICES:
         plain, other = (

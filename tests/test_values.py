@@ -236,6 +236,23 @@ def test_a_log_softmax_near_zero(dtype, output_dtype, implementation):
         assert_right("log_softmax", got, *x, axis=axis, context=implementation)
 
 
+@each_pair
+def test_a_log_softmax_far_from_zero(dtype, output_dtype, implementation):
+    """Of logits whose neighbours in their dtype may be far apart, one or several the largest."""
+    skip_refused("log_softmax", dtype, implementation, output_dtype)
+    axis = axis_of(implementation)
+    info = jnp.finfo(dtype)
+    largest = np.ldexp(1.0, np.arange(128) % (info.maxexp - 1))[:, None]
+    inputs = [
+        [np.moveaxis((largest * (1 - steps * float(info.eps))).astype(dtype), 1, axis)]
+        for steps in (np.arange(33), np.arange(33) % 5)
+    ]
+    for got, x in zip(
+        run("log_softmax", inputs, [axis] * 2, implementation, output_dtype), inputs, strict=True
+    ):
+        assert_right("log_softmax", got, *x, axis=axis, context=implementation)
+
+
 @pytest.mark.parametrize("op", GRADIENT)
 @each_dtype
 def test_nan_in_a_cotangent_reaches_its_whole_row_only(op, dtype, implementation):

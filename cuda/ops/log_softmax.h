@@ -26,7 +26,7 @@ struct LogSoftmax {
   // there is one maximum, or none in a row of -inf, and the others are summed once more.
   static constexpr bool kEstimates = !M::kExact;
   using Estimate = Sum<M>;
-  JS_HD T EstimateTerm(Element<T, 1> e, T pivot) const { return logits.ExpShifted(e[0], pivot); }
+  JS_HD T EstimateTerm(Element<T, 1> e, T pivot) const { return logits.ExpEstimated(e[0], pivot); }
   JS_HD Second FromEstimate(Estimate sum, T pivot) const {
     Second second;
     second.below.high = logits.Unshifted(sum.Value(), pivot);

@@ -12,6 +12,7 @@ struct AsTheyLie {
   JS_HD static T ExpOfDifference(T x, T top) { return M::ExpOfDifference(x, top); }
   JS_HD static T ExpShifted(T x, T top) { return M::ExpShifted(x, top); }
   JS_HD static T ShiftedRatio(T from, T to) { return M::ShiftedRatio(from, to); }
+  JS_HD static T ExpEstimated(T x, T top) { return M::ExpEstimated(x, top); }
   JS_HD static T Unshifted(T sum, T top) { return M::Unshifted(sum, top); }
   JS_HD static auto AreEqual(T x, T top) { return x == top; }
   JS_HD static T LogOfRatio(T x, T top, T log_sum) { return (x - top) - log_sum; }
@@ -27,6 +28,7 @@ struct Scaled {
   JS_HD T ExpOfDifference(T x, T top) const { return M::ExpOfDifference(x, top, scale); }
   JS_HD T ExpShifted(T x, T top) const { return M::ExpShifted(x, top, scale); }
   JS_HD T ShiftedRatio(T from, T to) const { return M::ShiftedRatio(from, to, scale); }
+  JS_HD T ExpEstimated(T x, T top) const { return M::ExpEstimated(x, top, scale); }
   JS_HD T Unshifted(T sum, T top) const { return M::Unshifted(sum, top, scale); }
   JS_HD bool AreEqual(T x, T top) const {
     return M::kExact ? M::Product(x, scale) == M::Product(top, scale) : x == top;

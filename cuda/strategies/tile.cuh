@@ -44,6 +44,7 @@ __global__ void __launch_bounds__(kTileThreads)
     TileKernel(Op op, Load load, Store store, Rows rows, int panels_per_tile, int rows_apart) {
   using T = typename Op::T;
   using Io = typename Load::Io;
+  using Out = typename Store::Io;
   // Multiplied once, and not at all by 1: where every sweep did, log-softmax of 200 and 1,040
   // float32 columns took 1.02 times as long; rows that "warp" and "registers" hold were up to 0.7 %
   // slower so (benchmarks/results/h200-log-ties.json).
@@ -53,7 +54,7 @@ __global__ void __launch_bounds__(kTileThreads)
   // 0.4 % longer so, in one part 2.7 % (h200-log-ties.json).
   constexpr int kParts = Products::kMultiplies && kCount > 32 ? 2 : 1, kPart = kCount / kParts;
   static_assert(kCount % kParts == 0);
-  static_assert(std::is_same_v<Io, typename Store::Io>, "results take the elements' places");
+  constexpr bool kInPlace = std::is_same_v<Io, Out>;  // results take the elements' places
   constexpr int kInputs = Op::kInputs;
   extern __shared__ __align__(16) unsigned char shared[];
   const int columns = static_cast<int>(rows.columns);
@@ -67,6 +68,7 @@ __global__ void __launch_bounds__(kTileThreads)
   // A tile is whole vectors, so that every input's starts at a vector's address.
   Io* const tile = reinterpret_cast<Io*>(shared);
   const int tile_elements = panels_per_tile * panel;
+  Out* const results = reinterpret_cast<Out*>(tile + (kInPlace ? 0 : kInputs * tile_elements));
 #pragma unroll
   for (int input = 0; input < kInputs; ++input) {
     FetchStretch(tile + input * tile_elements, load.source[input] + base, panels * panel);
@@ -116,13 +118,13 @@ __global__ void __launch_bounds__(kTileThreads)
           }
         },
         [&](int part, auto& y, const auto& result) {
-          if (part == 0) __syncwarp();  // all have read before any writes in place
+          if (kInPlace && part == 0) __syncwarp();  // all have read before any writes
           store.Mask(y, kept, result);
           if (first_row + group >= count) return;
 #pragma unroll
           for (int i = 0; i < kPart; ++i) {
             const int j = part * kPart + i;
-            if (has(j)) tile[start + j * step] = NarrowTo<Io>(y[i]);
+            if (has(j)) results[start + j * step] = NarrowTo<Out>(y[i]);
           }
         },
         NoEdge{}, [](const auto& statistic) { return SpreadReduce<kLanes, kSpread>(statistic); },
@@ -135,7 +137,7 @@ __global__ void __launch_bounds__(kTileThreads)
   }
   if constexpr (!kPerRow<Op>) {
     __syncthreads();
-    StoreStretch(store.target + base, tile, panels * panel);
+    StoreStretch(store.target + base, results, panels * panel);
   }
 }
 
