@@ -312,7 +312,8 @@ class Rule(NamedTuple):
     # What a program returns, or so it seems, forward, after nothing that XLA may fuse, by the op
     # and the bytes that it reads and writes; where kernels add a bias; and so few of these columns
     # and elements or less that XLA's code is as fast. 948 of 1,916 programs are other ones by
-    # these, and take 0.85 of the time, 0.22 to 1.17 (benchmarks/results/h200-graph-returned.json).
+    # these, and take 0.85 of the time, 0.22 to 1.17 (benchmarks/results/h200-graph-returned.json;
+    # of conversions since then: h200-conversion-strategies.json).
     returned: Kinds
     returned_biased: Kinds
     returned_few: dict[tuple[str, int, int], tuple[Fused, ...]]
@@ -387,6 +388,11 @@ ODD_LOG_ROWS = (Rows(range(9, 2**9, 2), least=0.75), Rows(range(2**9 + 1, ONE_KE
 ODD_ROWS = (Rows(range(83, 2**8, 2)), Rows(range(263, 2**14, 2)))
 # The same of 16 bits: longer ones that four does not divide.
 UNEVEN_LONG_ROWS = (Rows(range(6001, 2**13, 2)), Rows(range(6002, 2**13, 4)))
+
+# The shortest that are converted: 4 and 8 fall into the same banks of a tile.
+FEW_CONVERTED = (Rows(range(3, 4)), Rows(range(5, 8)), Rows(range(9, 16)))
+# Short ones that four does not divide.
+UNEVEN_SHORT_ROWS = (Rows(range(17, 2**9, 2)), Rows(range(18, 2**9, 4)))
 
 # Rows of 16 bits that are reduced across them.
 ACROSS = dict.fromkeys(
@@ -662,18 +668,24 @@ RULES = {
                 Rows(range(33, ONE_KERNEL + 1)),
             ),
             ("softmax", 2, 4): (
-                Rows(range(17, 2**9, 2)),
-                Rows(range(750, 2**10, 4)),
-                Rows(range(751, 2**10, 2)),
-                Rows(range(1300, ONE_KERNEL + 1), least=0.58),
+                *FEW_CONVERTED,
+                *UNEVEN_SHORT_ROWS,
+                Rows(range(20, 2**9, 4), less=0.77),
+                Rows(range(2**9 + 1, 2**31)),
             ),
             ("log_softmax", 2, 4): (
-                Rows(range(17, 2**9, 2)),
-                Rows(range(18, 2**9, 4), less=0.62),
-                Rows(range(738, 2**10, 4)),
-                Rows(range(513, 2**11, 2)),
-                Rows(range(1300, 1980)),
+                *FEW_CONVERTED,
+                Rows(range(16, 17)),
+                *UNEVEN_SHORT_ROWS,
+                Rows(range(20, 2**9, 4), less=0.7),
+                Rows(range(64, 129, 64)),
+                Rows(range(2**9 + 1, 1409)),
+                Rows(range(1409, 2**11, 2)),
                 Rows(range(2056, ONE_KERNEL + 1, 8)),
+                Rows(range(ONE_KERNEL + 1, 2**31)),
+            ),
+            **dict.fromkeys(
+                [(op, 4, 2) for op in FORWARD], (*FEW_CONVERTED, Rows(range(17, 2**31)))
             ),
         },
         returned_biased={
@@ -713,7 +725,10 @@ RULES = {
                 [(op, 4, 4) for op in FORWARD],
                 (Fused(2**11, 2**22), Fused(ONE_KERNEL, 2**19)),
             ),
-            **dict.fromkeys([(op, 2, 4) for op in FORWARD], (Fused(ONE_KERNEL, 2**22),)),
+            **dict.fromkeys(
+                [(op, *sizes) for op in FORWARD for sizes in ((2, 4), (4, 2))],
+                (Fused(2**31, 2**22),),
+            ),
         },
         returned_singly={
             ("softmax", 4, 4): (Rows(range(21, 2**7, 2)),),
