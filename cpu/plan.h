@@ -29,8 +29,19 @@ struct Plan {
   }
 };
 
-// Below this many columns a row does not fill a few vectors, and lanes take rows instead.
+// Below this many columns a row does not fill a few vectors, and lanes take rows instead: below so
+// many of contiguous rows without terms, by the number of inputs, of 16 bits or 32. Softmax and
+// log-softmax of 72 and 100 float32 columns ran at 1.18, 1.29, 1.02 and 1.07 times the speed by
+// "lanes", their derivatives of 72 bf16 columns at 1.04 and 1.4 times it; but of 64 columns, which
+// are a few whole vectors, at 0.71 to 1.07 (benchmarks/results/cpu-lanes.json).
 inline constexpr int64_t kShortRow = 48;
+inline constexpr int64_t kFewWholeVectors = 64;
+constexpr int64_t ShortRow(const Problem& p) {
+  const int size = SizeOf(p.dtype);
+  if (p.rows.inner > 1 || TakesTerms(p.op) || IsPerRow(p.op) || size > 4) return kShortRow;
+  if (p.inputs == 1) return 104;
+  return size == 2 ? 80 : kShortRow;
+}
 // Vectors of logits with terms that lanes have room for: whole blocks of them in any instruction
 // set.
 inline constexpr int64_t kMaskedTileColumns = 512;
@@ -70,7 +81,8 @@ constexpr Strategy Best(const Problem& p, int lanes) {
   const Rows& rows = p.rows;
   if (TakesTerms(p.op)) return rows.columns < kShortRow ? Strategy::kLanes : Strategy::kRow;
   const int64_t length = rows.columns * rows.inner;
-  if (AlongRows(rows, lanes) && length >= kShortRow) {
+  const bool is_long = length >= ShortRow(p) || length == kFewWholeVectors;
+  if (AlongRows(rows, lanes) && is_long) {
     // Merged slices round differently, so that a row's bits would depend on the number of rows.
     const bool slices = !p.batch_invariant && rows.outer < kFewRows && length >= 2 * kSliceElements;
     return slices ? Strategy::kSlices : Strategy::kRow;

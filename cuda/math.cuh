@@ -186,7 +186,7 @@ struct NarrowMath : ScalarMath<float> {
   JS_HD static float ShiftedRatio(float from, float to) { return ExpOfDifference(from, to); }
 
   // For sums of few digits: one multiply-add and the exponential. Of float32 the differences would
-  // stay in registers, as the results need them: 20 elements a lane took 87 of these, and not 40.
+  // stay in registers, as the results need them: 20 elements a lane took 87 of these, and not 48.
   //
   // What rounding top * log2(e) costs is the same factor in every term, of 2^64 at most. Beyond
   // 2^30, where it might overflow, two values differ by nothing or by enough for the exponential to
@@ -211,7 +211,7 @@ struct NarrowMath : ScalarMath<float> {
 struct NarrowInputSumMath;
 
 // For 16-bit results of 16-bit inputs, or of logits made of these: such terms have digits enough,
-// and where they are no powers of e, all but the largest are 0.
+// and where they are no powers of e, all but the largest are nothing beside it.
 struct NarrowInputMath : NarrowMath {
   static constexpr bool kScales = true;
   using ForLogSums = NarrowInputSumMath;

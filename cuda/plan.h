@@ -244,7 +244,11 @@ inline constexpr int kResidentMaskedThreads = 1280;
 // The shortest rows of "registers". Only for ops of one input: two are at the limit from shared
 // memory.
 inline constexpr int kRegistersColumns = 512;
-inline constexpr int kRegistersWidened = 6144;  // the longest whose results are wider
+// The longest whose results are wider. Of 8,192 bf16 columns softmax to float32 ran at 0.79 of the
+// copy limit by "registers" and at 0.86 by "block", of 2,048 log-softmax at 0.82 and 0.86.
+constexpr int RegistersWidened(bool finishes_from_terms) {
+  return finishes_from_terms ? 6144 : 1999;
+}
 // A lane holds 16 elements, or 24 (PrefersSome), or 32 of longer rows; for masks see
 // HasMaskedBlock. So many threads are the most of its blocks, and of those of the shorter rows that
 // have registers of their own. 16 are as fast as 32 where blocks then fill all threads that there
@@ -367,7 +371,7 @@ constexpr std::span<const int> BlockThreads(int compute_bytes) {
 // (benchmarks/results/h200-conversion-strategies.json).
 constexpr int64_t BlockRowBytes(int inputs, int element_bytes, int result_bytes, bool masked) {
   if (inputs == 1 && result_bytes > element_bytes) return 16 * 1024;
-  if (inputs == 1 && result_bytes < element_bytes) return 112 * 1024;
+  if (inputs == 1 && result_bytes < element_bytes) return 96 * 1024;
   if (inputs == 1 && element_bytes == 4) return 92 * 1024;
   if (inputs == 1) return (masked && element_bytes == 2 ? 88 : 112) * 1024;
   return (masked && element_bytes < 8 ? 124 : 192) * 1024;
@@ -755,7 +759,7 @@ constexpr Plan WarpPlan(const Problem& p, Plan plan) {
   int64_t per_lane = std::clamp(kElementsPerLane / plan.vector, 1, std::min(limit, 4));
   if (two) per_lane = 2;
   // Of 32 bf16 columns softmax to float32 ran at 0.58 of the copy limit with two vectors a lane.
-  if (p.Widens() && packs == 4) per_lane = 1;
+  if (p.Widens() && !TakesTerms(p.op) && packs == 4) per_lane = 1;
   if (holds_many) per_lane = 2 * kElementsPerLane / plan.vector;
   // At least 2 lanes, or 4 where each still has two vectors: fewer read too little at a stretch.
   const int64_t fewest = std::clamp<int64_t>(packs / 2, 2, 4);
@@ -978,7 +982,7 @@ constexpr Plan TilePlan(const Problem& p, const Device& device, Plan plan) {
   }
   const int64_t shared = panels * panel * places_bytes;
   if (shared > std::min(kTileMostBytes, device.shared_per_block - kStaticSharedBytes)) {
-    return Refuse(plan, "the interleaved rows do not fit a tile");
+    return Refuse(plan, "as many rows as make whole vectors do not fit a tile");
   }
   plan.shared_bytes = static_cast<int>(shared);
   plan.threads = kTileThreads;
@@ -1805,8 +1809,9 @@ constexpr std::array<Strategy, 6> Preferred(const Problem& p, const Device& devi
   if (PrefersTile(p)) return {kTile, kWarp, kRegisters, shared, kStream};
   // Of so many columns, 16-bit rows are too few bytes for a block each.
   const int64_t shortest = kRegistersColumns + (SizeOf(p.dtype) == 2 ? 1 : 0);
-  // Softmax of 8,192 bf16 columns to float32 ran at 0.79 of the copy limit by "registers".
-  if (p.Widens() && p.rows.columns > kRegistersWidened) return {shared, kBlock, kCluster, kStream};
+  if (p.Widens() && p.rows.columns > RegistersWidened(FinishesFromTerms(p.op))) {
+    return {shared, kBlock, kCluster, kStream};
+  }
   // With less shared memory than a ring wants, clusters take what does not fit a block.
   if (p.rows.columns >= shortest) return {kRegisters, kWarp, shared, kBlock, kCluster, kStream};
   return {kWarp, shared, kStream};

@@ -204,7 +204,8 @@ def _returned(problem: Problem, seen: Context, rule: Rule) -> Choice | None:
     few = problem.most_of(rule.returned_few.get(case, ())) is not None
     if few and not seen.biased and problem.elements > rule.elements:
         few = not any_have(rule.returned_singly, case, problem.columns)
-    if few or problem.elements == 0 or not any_have(kinds, case, problem.columns):
+    splits = problem.are_few(rule) and problem.columns >= rule.long
+    if few or splits or problem.elements == 0 or not any_have(kinds, case, problem.columns):
         return None
     return Choice(problem.platform, "what a program returns: nothing fuses with it")
 

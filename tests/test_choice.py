@@ -391,6 +391,18 @@ def test_what_a_program_returns_is_xlas_where_a_launch_is_most_of_it():
     assert chosen("softmax", "bfloat16", 2**15, 1002, around="product") == "cuda"
 
 
+@pytest.mark.parametrize("op", FORWARD)
+@pytest.mark.parametrize("dtype, output_dtype", [("bfloat16", "float32"), ("float32", "bfloat16")])
+def test_few_long_rows_that_a_program_returns_may_be_split(op, dtype, output_dtype):
+    def chosen(rows, columns):
+        problem = op, (rows, columns), 1, jnp.dtype(dtype), jnp.dtype(output_dtype), "cuda"
+        return _choice.choose(*problem, around="apart", read="returned")
+
+    for rows, columns in ((1, 2**23), (16, 300_000), (2, 2**15)):
+        assert chosen(rows, columns)[::2] == ("cuda", False)
+    assert chosen(17, 300_000)[::2] == chosen(2**10, 50_257)[::2] == ("cuda", True)
+
+
 READ_ALONE = [  # how, op, rows, columns, dtype, and who makes it
     ("picked", "log_softmax", 2**15, 8, "float32", "xla"),
     ("picked", "log_softmax", 2**15, 9, "float32", "pairs"),
