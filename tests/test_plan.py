@@ -103,7 +103,8 @@ def test_rows_that_are_converted_go_to_tiles_and_rings(op, dtype, output_dtype):
     assert chosen(3, 21, 100, 160, 197, 224, 384, 577, 1100, 1280) == {"tile"}
     exchanges = widens and op == "log_softmax"
     assert chosen(1024, 1408) == {"tile" if exchanges else "registers"}
-    assert chosen(1500, 2048) == {"registers"}
+    assert chosen(1500) == {"registers"}
+    assert chosen(2048) == {"block" if exchanges else "registers"}
     assert chosen(8000, 8192) == {"block"}
     assert chosen(10_001, 16_384) == {"ring" if widens else "block"}
     assert chosen(50_257) == {"ring"}
