@@ -245,7 +245,7 @@ inline constexpr int kResidentMaskedThreads = 1280;
 // memory.
 inline constexpr int kRegistersColumns = 512;
 // The longest whose results are wider. Of 8,192 bf16 columns softmax to float32 ran at 0.79 of the
-// copy limit by "registers" and at 0.86 by "block", of 2,048 log-softmax at 0.82 and 0.86.
+// copy limit by "registers" and at 0.85 by "block", of 2,048 log-softmax at 0.81 and 0.85.
 constexpr int RegistersWidened(bool finishes_from_terms) {
   return finishes_from_terms ? 6144 : 1999;
 }
@@ -366,8 +366,8 @@ constexpr std::span<const int> BlockThreads(int compute_bytes) {
 // at 0.94 and 0.89 of the copy limit by "block", at 0.95 and 0.93 by "ring"; the tangent of 20,001,
 // rows that are no whole vectors, at 0.96 and 0.99 (benchmarks/results/h200-ring-blocks.json); and
 // softmax of 50,257 bf16 columns at 0.93 and 0.94 (benchmarks/results/h200-ring-parts.json).
-// Of one input, softmax of 10,001 and 16,384 bf16 columns to float32 ran at 0.78 and 0.70 by
-// "block" and at 0.83 and 0.84 by "ring", of 24,576 float32 columns to bf16 at 0.98 and 0.89
+// Of one input, softmax of 10,001 and 16,384 bf16 columns to float32 ran at 0.77 and 0.69 by
+// "block" and at 0.82 and 0.83 by "ring", of 24,576 float32 columns to bf16 at 0.98 and 0.89
 // (benchmarks/results/h200-conversion-strategies.json).
 constexpr int64_t BlockRowBytes(int inputs, int element_bytes, int result_bytes, bool masked) {
   if (inputs == 1 && result_bytes > element_bytes) return 16 * 1024;
@@ -758,7 +758,8 @@ constexpr Plan WarpPlan(const Problem& p, Plan plan) {
                    p.rows.columns % plan.vector == 0 && p.rows.columns <= kTwoPacksColumns;
   int64_t per_lane = std::clamp(kElementsPerLane / plan.vector, 1, std::min(limit, 4));
   if (two) per_lane = 2;
-  // Of 32 bf16 columns softmax to float32 ran at 0.58 of the copy limit with two vectors a lane.
+  // Of 32 bf16 columns softmax to float32 ran at 0.58 of the copy limit with two vectors a lane,
+  // and at 0.93 with one.
   if (p.Widens() && !TakesTerms(p.op) && packs == 4) per_lane = 1;
   if (holds_many) per_lane = 2 * kElementsPerLane / plan.vector;
   // At least 2 lanes, or 4 where each still has two vectors: fewer read too little at a stretch.
@@ -1679,7 +1680,7 @@ constexpr bool PrefersTile(const Problem& p) {
   const bool is_short = columns <= kRegistersColumns;
   if (is_short && IsMasked(p)) return true;
   // What lanes exchange costs most: log-softmax of 1,024 and 1,408 bf16 columns to float32 ran at
-  // 0.86 and 0.77 of the copy limit by "registers" and at 0.92 and 0.86 by "tile".
+  // 0.84 and 0.76 of the copy limit by "registers" and at 0.91 and 0.85 by "tile".
   if (p.Widens() && !FinishesFromTerms(p.op) && !is_short) return true;
   if (TakesTerms(p.op) && !is_short) return IsMasked(p);
   if (IsPerRow(p.op) && columns > kTilePerRowColumns) return true;

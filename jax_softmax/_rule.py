@@ -678,6 +678,7 @@ RULES = {
                 Rows(range(16, 17)),
                 *UNEVEN_SHORT_ROWS,
                 Rows(range(20, 2**9, 4), less=0.7),
+                Rows(range(32, 33)),
                 Rows(range(64, 129, 64)),
                 Rows(range(2**9 + 1, 2**10 + 1)),
                 Rows(range(2**10 + 1, 1409), less=0.6),

@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 from _support import accepts, changes, device_of
-from _truth import GRADIENT, PER_ROW, RESIDUAL, TRUTH, wide
+from _truth import FORWARD, GRADIENT, PER_ROW, RESIDUAL, TRUTH, wide
 
 import jax_softmax
 
@@ -134,8 +134,11 @@ def refusal(op: str, dtype, implementation: str, output_dtype) -> str | None:
         return "it takes 32 bits at most"
     if strategy in ("ring", "cluster", "slab") and op in PER_ROW:
         return "it keeps rows to write them"
-    if strategy in ("tile", "slab") and np.dtype(output_dtype or dtype) != dtype:
-        return "it converts nothing"
+    if np.dtype(output_dtype or dtype) != dtype:
+        if strategy == "slab":
+            return "it converts nothing"
+        if strategy == "tile" and op not in FORWARD:
+            return "it converts forward results"
     return None
 
 

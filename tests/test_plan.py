@@ -769,6 +769,26 @@ def test_cpu_strategies_follow_the_shape(op, dtype):
     assert chosen((2, 64, 3), 1) == "strided"
 
 
+LONGEST_OF_LANES = [  # op, dtype, columns
+    ("softmax", "float32", 103),
+    ("log_softmax", "bfloat16", 103),
+    ("softmax_tangent", "float16", 79),
+    ("log_softmax_cotangent", "float32", 47),
+    ("softmax", "float64", 47),
+    ("logsumexp", "float32", 47),
+    ("masked_softmax", "float32", 47),
+]
+
+
+@pytest.mark.parametrize("op, dtype, columns", LONGEST_OF_LANES)
+def test_a_cpus_lanes_take_rows_of_few_vectors(op, dtype, columns):
+    def chosen(n):
+        return plan((4096, n), dtype, op=op, device="cpu").strategy
+
+    lengths = [n for n in range(30, 120) if chosen(n) == "lanes"]
+    assert lengths == [n for n in range(30, columns + 1) if n != 64]
+
+
 def test_threads_share_few_long_rows_on_a_cpu():
     few = plan((1, 1_000_000), "float32", device="cpu", batch_invariant=False)
     assert few.blocks > 32
