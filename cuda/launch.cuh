@@ -88,11 +88,14 @@ cudaError_t LaunchTile(const Plan& plan, const Rows& rows, Launch launch) {
         plan.count_per_lane, [&](auto count) {
           constexpr int kLanes = lanes, kCount = count;
           constexpr bool kTerms = kTakesTerms<Op>;
-          constexpr int kMost = kInterleaved ? kTileInterleavedColumns / kWarpLanes
-                                : kLanes < kWarpLanes
-                                    ? (kTerms ? kTileTermsElements : kTileShareElements)
-                                    : TileElements(kTerms, kPerRow<Op>, Op::kInputs,
-                                                   sizeof(typename Load::Io), kIsKept<Op>);
+          constexpr bool kConverts =
+              !kPerRow<Op> && !std::is_same_v<typename Load::Io, typename Store::Io>;
+          constexpr int kMost =
+              kInterleaved ? kTileInterleavedColumns / kWarpLanes
+              : kLanes < kWarpLanes
+                  ? (kTerms ? kTileTermsElements : kTileShareElements)
+                  : TileElements(kTerms, kPerRow<Op>, Op::kInputs, sizeof(typename Load::Io),
+                                 kIsKept<Op>, kConverts);
           // What the plan chooses, and the fewest elements that a lane then has.
           constexpr bool kFew = kCount == kTileFewElements && kLanes <= kTileFewLanes;
           constexpr bool kMany = kCount == 2 * kTileElements && kLanes == kWarpLanes;
@@ -257,8 +260,9 @@ cudaError_t Run(const Call& call, cudaStream_t stream, int* resident) {
   constexpr int kFullVector = kVectorBytes / sizeof(In);
   constexpr bool kUnconverted32 = sizeof(In) <= 4 && std::is_same_v<In, Out>;
   // See HasTiles.
+  constexpr bool kHalf = std::is_same_v<In, __half> || std::is_same_v<Out, __half>;
   constexpr bool kPlain = Op::kInputs == 1 && !kTerms && !kPerRow<Op>;
-  constexpr bool kTiles = kUnconverted32 || (sizeof(In) <= 4 && kPlain);
+  constexpr bool kTiles = kUnconverted32 || (sizeof(In) <= 4 && kPlain && !kHalf);
   const Plan& plan = call.plan;
   const Rows& rows = call.problem.rows;
   Op op{};

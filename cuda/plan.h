@@ -336,7 +336,9 @@ constexpr int TileFewest(bool terms, int places) {
 // bits from there on; of logsumexp "tile" is the fastest as far as it goes: benchmarks/results/
 // h200-tile.json. With terms, "registers" is as fast from 640 float32 columns on, and has not been
 // timed beside more than 28 in 16 bits.
-constexpr int TileElements(bool terms, bool per_row, int inputs, int element_bytes, bool in_pairs) {
+constexpr int TileElements(bool terms, bool per_row, int inputs, int element_bytes, bool in_pairs,
+                           bool converts) {
+  if (converts) return 32;  // of others "registers" has most, and has them as fast
   if (terms) return element_bytes == 2 ? kTileTermsElements : kTileShareElements;
   if (in_pairs) return 32;  // twice the code of other sums: more would be 0.3 MB
   if (per_row) return 64;
@@ -890,14 +892,16 @@ constexpr int InterleavedElements(const Rows& rows, int element_bytes) {
 }
 
 constexpr int TileElements(const Problem& p) {
-  return TileElements(TakesTerms(p.op), IsPerRow(p.op), p.inputs, SizeOf(p.dtype), p.in_pairs);
+  return TileElements(TakesTerms(p.op), IsPerRow(p.op), p.inputs, SizeOf(p.dtype), p.in_pairs,
+                      p.dtype != p.out_dtype);
 }
 
 // Whether "tile" has kernels for these types: what is converted has results in places of their own,
-// along the last axis.
+// along the last axis. With kernels for float16, too, five architectures would be over 40 MB.
 constexpr bool HasTiles(const Problem& p) {
   if (p.dtype == p.out_dtype) return p.dtype != DataType::kF64;
-  return p.inputs == 1 && p.rows.inner == 1 && !TakesTerms(p.op) && !IsPerRow(p.op);
+  const bool half = p.dtype == DataType::kF16 || p.out_dtype == DataType::kF16;
+  return !half && p.inputs == 1 && p.rows.inner == 1 && !TakesTerms(p.op) && !IsPerRow(p.op);
 }
 
 constexpr Plan TilePlan(const Problem& p, const Device& device, Plan plan) {
@@ -1679,8 +1683,8 @@ constexpr bool PrefersTile(const Problem& p) {
   if (!HasTiles(p) || columns > longest) return false;
   const bool is_short = columns <= kRegistersColumns;
   if (is_short && IsMasked(p)) return true;
-  // What lanes exchange costs most: log-softmax of 1,024 and 1,408 bf16 columns to float32 ran at
-  // 0.84 and 0.76 of the copy limit by "registers" and at 0.91 and 0.85 by "tile".
+  // What lanes exchange costs most: log-softmax of 1,024 bf16 columns to float32 ran at 0.84 of the
+  // copy limit by "registers" and at 0.91 by "tile".
   if (p.Widens() && !FinishesFromTerms(p.op) && !is_short) return true;
   if (TakesTerms(p.op) && !is_short) return IsMasked(p);
   if (IsPerRow(p.op) && columns > kTilePerRowColumns) return true;

@@ -200,7 +200,9 @@ def _returned(problem: Problem, seen: Context, rule: Rule) -> Choice | None:
     if not (seen.read == "returned" and problem.is_last and (seen.is_apart or seen.widened)):
         return None
     case = problem.op, problem.dtype.itemsize, problem.output_dtype.itemsize
-    kinds = rule.returned_biased if seen.biased else rule.returned
+    half = {str(problem.dtype), str(problem.output_dtype)} == {"float16", "float32"}
+    kinds = rule.returned_half if half else rule.returned
+    kinds = rule.returned_biased if seen.biased else kinds
     few = problem.most_of(rule.returned_few.get(case, ())) is not None
     if few and not seen.biased and problem.elements > rule.elements:
         few = not any_have(rule.returned_singly, case, problem.columns)

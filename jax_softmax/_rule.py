@@ -315,6 +315,7 @@ class Rule(NamedTuple):
     # these, and take 0.85 of the time, 0.22 to 1.17 (benchmarks/results/h200-graph-returned.json;
     # of conversions since then: h200-conversion-strategies.json).
     returned: Kinds
+    returned_half: Kinds  # of float16 made float32, or back, which have no tiles
     returned_biased: Kinds
     returned_few: dict[tuple[str, int, int], tuple[Fused, ...]]
     # But for these of more than `elements`, which XLA reads singly: 345,000 elements of log-softmax
@@ -689,6 +690,22 @@ RULES = {
             ),
             **dict.fromkeys(
                 [(op, 4, 2) for op in FORWARD], (*FEW_CONVERTED, Rows(range(17, 2**31)))
+            ),
+        },
+        returned_half={
+            ("softmax", 2, 4): (
+                Rows(range(17, 2**9, 2)),
+                Rows(range(750, 2**10, 4)),
+                Rows(range(751, 2**10, 2)),
+                Rows(range(1300, ONE_KERNEL + 1), least=0.58),
+            ),
+            ("log_softmax", 2, 4): (
+                Rows(range(17, 2**9, 2)),
+                Rows(range(18, 2**9, 4), less=0.62),
+                Rows(range(738, 2**10, 4)),
+                Rows(range(513, 2**11, 2)),
+                Rows(range(1300, 1980)),
+                Rows(range(2056, ONE_KERNEL + 1, 8)),
             ),
         },
         returned_biased={

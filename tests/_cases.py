@@ -137,8 +137,9 @@ def refusal(op: str, dtype, implementation: str, output_dtype) -> str | None:
     if np.dtype(output_dtype or dtype) != dtype:
         if strategy == "slab":
             return "it converts nothing"
-        if strategy == "tile" and op not in FORWARD:
-            return "it converts forward results"
+        half = "float16" in (np.dtype(dtype).name, np.dtype(output_dtype).name)
+        if strategy == "tile" and (op not in FORWARD or half):
+            return "it converts to and from bfloat16, forward"
     return None
 
 

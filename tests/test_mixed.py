@@ -84,16 +84,15 @@ def test_results_have_the_digits_of_float32(case, dtype, platform):
 
 
 @each_op
-@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.usefixtures("platform")
-def test_a_kernel_writes_many_that_a_program_returns(op, dtype):
-    inputs = [jnp.asarray(rows(kind, (140, 32_771), 1), dtype) for kind in KINDS]
+def test_a_kernel_writes_many_that_a_program_returns(op):
+    inputs = [jnp.asarray(rows(kind, (140, 32_771), 1), "bfloat16") for kind in KINDS]
     program = jax.jit(functools.partial(of_float32, op)).lower(inputs[0])
     calls = program.as_text().count(f"custom_call @jax_softmax.{op}.")
     assert calls == program.as_text().count("custom_call @jax_softmax") == 1
     program = program.compile()
     for kind, x in zip(KINDS, inputs, strict=True):
-        assert_right(op, program(x), x, axis=1, context=f"{dtype} {kind}")
+        assert_right(op, program(x), x, axis=1, context=kind)
 
 
 @each_op
