@@ -38,7 +38,7 @@ inline constexpr int64_t kShortRow = 48;
 inline constexpr int64_t kFewWholeVectors = 64;
 constexpr int64_t ShortRow(const Problem& p) {
   const int size = SizeOf(p.dtype);
-  if (p.rows.inner > 1 || TakesTerms(p.op) || IsPerRow(p.op) || size > 4) return kShortRow;
+  if (p.rows.inner > 1 || IsPerRow(p.op) || size > 4) return kShortRow;
   if (p.inputs == 1) return 104;
   return size == 2 ? 80 : kShortRow;
 }

@@ -338,7 +338,7 @@ constexpr int TileFewest(bool terms, int places) {
 // timed beside more than 28 in 16 bits.
 constexpr int TileElements(bool terms, bool per_row, int inputs, int element_bytes, bool in_pairs,
                            bool converts) {
-  if (converts) return 32;  // of others "registers" has most, and has them as fast
+  if (converts) return 32;  // more would be 0.1 MB for five architectures
   if (terms) return element_bytes == 2 ? kTileTermsElements : kTileShareElements;
   if (in_pairs) return 32;  // twice the code of other sums: more would be 0.3 MB
   if (per_row) return 64;

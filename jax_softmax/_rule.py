@@ -390,10 +390,19 @@ ODD_ROWS = (Rows(range(83, 2**8, 2)), Rows(range(263, 2**14, 2)))
 # The same of 16 bits: longer ones that four does not divide.
 UNEVEN_LONG_ROWS = (Rows(range(6001, 2**13, 2)), Rows(range(6002, 2**13, 4)))
 
-# The shortest that are converted: 4 and 8 fall into the same banks of a tile.
-FEW_CONVERTED = (Rows(range(3, 4)), Rows(range(5, 8)), Rows(range(9, 16)))
-# Short ones that four does not divide.
-UNEVEN_SHORT_ROWS = (Rows(range(17, 2**9, 2)), Rows(range(18, 2**9, 4)))
+# Of 16 bits in float32, the shortest: 4 and 8 fall into the same banks of a tile.
+FEW_WIDENED = (Rows(range(3, 4)), Rows(range(5, 8)), Rows(range(9, 16)))
+# Those that four does not divide.
+UNEVEN_WIDENED = (Rows(range(17, 2**9, 2)), Rows(range(18, 2**9, 4)))
+# And longer ones than tiles convert.
+LONGER_WIDENED = {
+    "softmax": (Rows(range(1300, ONE_KERNEL + 1), least=0.58),),
+    "log_softmax": (
+        Rows(range(2**10 + 1, 2**11, 2)),
+        Rows(range(1300, 1980)),
+        Rows(range(2056, ONE_KERNEL + 1, 8)),
+    ),
+}
 
 # Rows of 16 bits that are reduced across them.
 ACROSS = dict.fromkeys(
@@ -669,43 +678,39 @@ RULES = {
                 Rows(range(33, ONE_KERNEL + 1)),
             ),
             ("softmax", 2, 4): (
-                *FEW_CONVERTED,
-                *UNEVEN_SHORT_ROWS,
+                *FEW_WIDENED,
+                *UNEVEN_WIDENED,
                 Rows(range(20, 2**9, 4), less=0.77),
-                Rows(range(2**9 + 1, 2**31)),
+                Rows(range(2**9 + 1, 2**10 + 1)),
+                *LONGER_WIDENED["softmax"],
+                Rows(range(ONE_KERNEL + 1, 2**31)),
             ),
             ("log_softmax", 2, 4): (
-                *FEW_CONVERTED,
+                *FEW_WIDENED,
                 Rows(range(16, 17)),
-                *UNEVEN_SHORT_ROWS,
+                *UNEVEN_WIDENED,
                 Rows(range(20, 2**9, 4), less=0.7),
                 Rows(range(32, 33)),
                 Rows(range(64, 129, 64)),
                 Rows(range(2**9 + 1, 2**10 + 1)),
-                Rows(range(2**10 + 1, 1409), less=0.6),
-                Rows(range(2**10 + 1, 1409), least=0.65),
-                Rows(range(1409, 2**11, 2)),
-                Rows(range(2056, ONE_KERNEL + 1, 8)),
+                *LONGER_WIDENED["log_softmax"],
                 Rows(range(ONE_KERNEL + 1, 2**31)),
             ),
-            **dict.fromkeys(
-                [(op, 4, 2) for op in FORWARD], (*FEW_CONVERTED, Rows(range(17, 2**31)))
-            ),
+            **dict.fromkeys([(op, 4, 2) for op in FORWARD], (*FEW_WIDENED, Rows(range(17, 2**31)))),
         },
         returned_half={
             ("softmax", 2, 4): (
                 Rows(range(17, 2**9, 2)),
                 Rows(range(750, 2**10, 4)),
                 Rows(range(751, 2**10, 2)),
-                Rows(range(1300, ONE_KERNEL + 1), least=0.58),
+                *LONGER_WIDENED["softmax"],
             ),
             ("log_softmax", 2, 4): (
                 Rows(range(17, 2**9, 2)),
                 Rows(range(18, 2**9, 4), less=0.62),
                 Rows(range(738, 2**10, 4)),
-                Rows(range(513, 2**11, 2)),
-                Rows(range(1300, 1980)),
-                Rows(range(2056, ONE_KERNEL + 1, 8)),
+                Rows(range(2**9 + 1, 2**10, 2)),
+                *LONGER_WIDENED["log_softmax"],
             ),
         },
         returned_biased={
