@@ -137,7 +137,8 @@ def choose(
     to them, and `differentiated` that there is a derivative too; "selected_" before its name, that
     its tangent and its result are selected by a mask. `read` says, where there is none, how the
     program seems to read the result (`_neighbours.likely_read`): "returned", as it is, or by code
-    of XLA's alone, "reduced", maybe "across" its rows, or "picked" from.
+    of XLA's alone, "reduced", maybe "across" its rows, or "picked" from; or with an array of its
+    shape, by "elements", or "weighed" and reduced.
 
     `around` is one of `AROUND`; any other name, or None, says that nothing is known. "fused": XLA
     may have what made the operand within its own code, of a derivative the tangent; "scaled", of a
@@ -266,10 +267,16 @@ def _small(problem: Problem, seen: Context, rule: Rule) -> Choice | None:
 def _read(problem: Problem, seen: Context, rule: Rule) -> Choice | None:
     """Where there is no derivative, and it is likely how the result is read."""
     read, platform = seen.read, problem.platform
+    gated = read == "elements" and seen.is_fused and problem.is_of_one_dtype
+    if gated and not problem.is_last and problem.is_among(rule.gated_across):
+        return Choice("xla", "XLA fuses it with what comes before, and with what reads it")
     unrolled = problem.columns <= rule.interleaved["softmax"] and not problem.is_last
     if unrolled and read == "picked" and problem.is_of_one_dtype:
         return Choice("xla", "what is picked XLA has in no memory, and unrolls its columns")
-    in_memory = problem.is_last and seen.is_apart and not seen.biased and problem.is_of_one_dtype
+    apart = seen.is_apart and not seen.biased
+    # Of what it has with other elements XLA has the logits' makers, too, within its code.
+    known = apart or (read in ("elements", "weighed") and (seen.is_apart or seen.is_fused))
+    in_memory = problem.is_last and known and problem.is_of_one_dtype
     if read in (None, "returned") or not in_memory:
         return None
     if problem.elements <= rule.read_least.get((read, *problem.case), 0):
@@ -277,7 +284,7 @@ def _read(problem: Problem, seen: Context, rule: Rule) -> Choice | None:
     kinds = {who: rule.read.get((read, who), {}) for who in ("pairs", "kernel", "xla")}
     by = {who for who, some in kinds.items() if problem.is_among(some)}
     fewest = max(rule.read_rows, problem.columns // rule.split_columns)
-    if "pairs" in by and problem.elements > fewest * problem.columns:
+    if "pairs" in by and apart and problem.elements > fewest * problem.columns:
         why = f"a kernel reduces rows, and what is {read} of them is in no memory"
         return Choice(platform, why, pairs=True)
     if "kernel" in by:
@@ -367,9 +374,8 @@ def _short(problem: Problem, seen: Context, rule: Rule) -> Choice:
     if seen.differentiated and same and any_have(rule.singly, tangent, columns):
         return Choice(platform, SINGLY)
     if seen.biased:
-        added = rule.added_in_both if seen.differentiated else rule.added
-        added = columns in added.get(problem.case, ()) and (whole or problem.width == 2)
-        if added and seen.is_apart:
+        added = columns in rule.added.get(problem.case, ()) and (whole or problem.width == 2)
+        if added and seen.differentiated and seen.is_apart:
             return Choice(platform, "rows that the kernels add a bias to")
         return Choice("xla", f"rows of at most {most}: one kernel that adds the bias")
     product = seen.around == "product"

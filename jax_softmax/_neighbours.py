@@ -82,9 +82,11 @@ def likely_read(operand: Any, axis: int, dtype: Any) -> str | None:
 
     As `_choice.choose` is told, or None. What it returns, and what no operation has read yet of its
     arguments, say what may come, and mostly what does: "returned" if it returns an array of that
-    type, and nothing is left to be read. If it returns none as large, and nothing is left that is
-    as long along any dimension, nor is `operand` along another: "across" if it returns one that is,
-    of many rows each; "picked" if an integer for each row is left, as labels are; else "reduced".
+    type, and nothing is left to be read; by "elements" if it returns one, and one of its shape is
+    left. If it returns none as large, nothing is left that is as long along any dimension, nor is
+    `operand` along another: "across" if it returns one that is, of many rows each; "picked" if an
+    integer for each row is left, as labels are; else "reduced", or "weighed" if arrays of that
+    shape are left all the same, and no others as long.
     """
     point: Any = mlir.ir.InsertionPoint
     block = point.current.block
@@ -97,20 +99,26 @@ def likely_read(operand: Any, axis: int, dtype: Any) -> str | None:
     # Tokens, of effects in an order, have no shape.
     returned: list[Any] = [t for t in results if hasattr(t, "shape")]
     left: list[Any] = [t for t in unread if hasattr(t, "shape")]
-    if made in returned:
-        return None if left else "returned"
     shape = shape_of(operand)
+    alike = [t for t in left if t.shape == shape]
+    if made in returned and left:
+        return "elements" if alike and returned.count(made) == 1 else None
+    if made in returned:
+        return "returned"
     columns = shape[axis]
     if any(math.prod(t.shape) >= math.prod(shape) for t in returned):
         return None
-    if shape.count(columns) > 1 or any(columns in t.shape for t in left):
+    as_long = [t for t in left if columns in t.shape]
+    if shape.count(columns) > 1 or len(alike) < len(as_long):
         return None
     kept = [math.prod(t.shape) for t in returned if columns in t.shape]
+    rows = math.prod(shape) // max(columns, 1)
+    labels = [t for t in left if math.prod(t.shape) == rows and _is_of_integers(t)]
+    if alike:
+        return None if kept or labels else "weighed"
     if kept:
         # A mean over an ensemble is of few each, which XLA's code adds up as it makes them.
         return "across" if max(kept) * FEWEST_ACROSS <= math.prod(shape) else None
-    rows = math.prod(shape) // max(columns, 1)
-    labels = [t for t in left if math.prod(t.shape) == rows and _is_of_integers(t)]
     return "picked" if labels else "reduced"
 
 

@@ -304,11 +304,10 @@ class Rule(NamedTuple):
     # that. Of 512 to 4,096 columns log-softmax of 16 bits took 0.87 to 0.99 times as long, softmax
     # of float32 0.90 to 1.02 (benchmarks/results/h200-graph-stored.json).
     in_both_multiplied: Kinds
-    # Columns where kernels add a bias to logits that nothing made which XLA may fuse: without a
-    # derivative and with it, in 32 bits of whole vectors. Of most others, up to those that are one
-    # kernel to XLA, its code is the faster one (benchmarks/results/h200-graph-biased.json).
+    # Columns where kernels add a bias to logits that nothing made which XLA may fuse, if there is a
+    # derivative: in 32 bits of whole vectors. Of others, up to those that are one kernel to XLA,
+    # its code is mostly the faster one (benchmarks/results/h200-graph-biased.json).
     added: dict[tuple[str, int], range]
-    added_in_both: dict[tuple[str, int], range]
     # What a program returns, or so it seems, forward, after nothing that XLA may fuse, by the op
     # and the bytes that it reads and writes; where kernels add a bias; and so few of these columns
     # and elements or less that XLA's code is as fast. 948 of 1,916 programs are other ones by
@@ -326,8 +325,15 @@ class Rule(NamedTuple):
     # What the program seems to read in those ways, by who makes it: two values for each row by a
     # kernel and the elements by XLA ("pairs"), a kernel, or XLA's code: 0.28 to 1.60 of the time,
     # and 0.63 in geometric mean of the 305 of 571 programs whose time changes by over 2 %
-    # (benchmarks/results/h200-graph-read.json).
+    # (benchmarks/results/h200-graph-read.json). With an array of the result's shape, by elements or
+    # in weighed sums, rows of over 4,096 columns take XLA 0.66 of the time in geometric mean (0.44
+    # to 1.34) of a kernel and what reads its result: XLA writes that in its place, one by one where
+    # four divides no row. By pairs these take 0.54 to 0.86. Of 192 such programs the default had
+    # 0.73 times jax.nn's speed before, and has 1.00 by these times (h200-graph-gated-before.json).
     read: dict[tuple[str, str], Kinds]
+    # Along another axis, read by elements with such an array, and with what XLA may fuse before it:
+    # 0.76 to 0.94 of the time, or 1.08 of softmax of 64 bfloat16 columns (the same file).
+    gated_across: Kinds
     # At most so many elements of some, and so few rows of pairs, go by the other rules.
     read_least: dict[tuple[str, str, int], int]
     read_rows: int
@@ -389,6 +395,9 @@ ODD_LOG_ROWS = (Rows(range(9, 2**9, 2), least=0.75), Rows(range(2**9 + 1, ONE_KE
 ODD_ROWS = (Rows(range(83, 2**8, 2)), Rows(range(263, 2**14, 2)))
 # The same of 16 bits: longer ones that four does not divide.
 UNEVEN_LONG_ROWS = (Rows(range(6001, 2**13, 2)), Rows(range(6002, 2**13, 4)))
+
+# Longer ones that XLA writes one by one what is made of, in place of a kernel's result.
+UNEVEN_LONGEST_ROWS = (Rows(range(2**14 + 1, 2**31, 2)), Rows(range(2**14 + 2, 2**31, 4)))
 
 # Of 16 bits in float32, the shortest: 4 and 8 fall into the same banks of a tile.
 FEW_WIDENED = (Rows(range(3, 4)), Rows(range(5, 8)), Rows(range(9, 16)))
@@ -653,8 +662,7 @@ RULES = {
             ("softmax", 4): (Rows(range(2**9, ONE_KERNEL + 1)),),
             ("log_softmax", 2): (Rows(range(2**9, ONE_KERNEL + 1)),),
         },
-        added={("log_softmax", 2): range(600, ONE_KERNEL + 1)},
-        added_in_both={
+        added={
             **dict.fromkeys([(op, 2) for op in FORWARD], range(2**9, ONE_KERNEL + 1)),
             **dict.fromkeys([(op, 4) for op in FORWARD], range(2**9, 2000)),
         },
@@ -785,8 +793,34 @@ RULES = {
                 ("softmax", 4): (Rows(range(ONE_KERNEL + 1, 2**14 + 1)),),
                 ("log_softmax", 2): (Rows(range(ONE_KERNEL + 1, 2**14 + 1), least=0.6),),
             },
+            ("elements", "xla"): {
+                ("softmax", 2): (Rows(range(ONE_KERNEL + 1, 2**14)), *UNEVEN_LONGEST_ROWS),
+                ("softmax", 4): (Rows(range(ONE_KERNEL + 1, 2**14 + 1)), *UNEVEN_LONGEST_ROWS),
+                ("log_softmax", 2): (
+                    Rows(range(ONE_KERNEL + 1, 2**14), least=0.6),
+                    *UNEVEN_LONGEST_ROWS,
+                ),
+                # The longest where a kernel would add a bias.
+                ("log_softmax", 4): (Rows(range(ONE_KERNEL + 1, 2**14 + 1)), *UNEVEN_LONGEST_ROWS),
+            },
+            ("elements", "pairs"): {("log_softmax", 4): (Rows(range(2**14 + 1, 2**31)),)},
+            ("weighed", "xla"): {
+                ("softmax", 2): (Rows(range(ONE_KERNEL + 1, 2**14 + 1)),),
+                ("softmax", 4): (
+                    Rows(range(ONE_KERNEL + 1, 2**14 + 1)),
+                    Rows(range(20_000, 2**31)),
+                ),
+                ("log_softmax", 2): (Rows(range(ONE_KERNEL + 1, 2**14 + 1), least=0.6),),
+                ("log_softmax", 4): (Rows(range(ONE_KERNEL + 1, 2**14 + 1)),),
+            },
+            ("weighed", "pairs"): {("log_softmax", 4): (Rows(range(2**14 + 1, 2**31)),)},
             ("across", "pairs"): {("log_softmax", 4): (Rows(range(ONE_KERNEL + 1, 2**31)),)},
             ("across", "kernel"): ACROSS,
+        },
+        gated_across={
+            **dict.fromkeys([("softmax", 2), ("softmax", 4)], (Rows(range(2**11)),)),
+            ("log_softmax", 2): (Rows(range(9)), Rows(range(2**8, 2**11))),
+            ("log_softmax", 4): (Rows(range(9)), Rows(range(2**7, 2**31))),
         },
         read_least={
             ("picked", "softmax", 4): 2**22,

@@ -81,6 +81,12 @@ READ = (
     ("reduced", "log_softmax", "float32", 640, "pairs"),
     ("reduced", "log_softmax", "float32", 8192, "pairs"),
     ("across", "softmax", "bfloat16", 512, "kernel"),
+    ("elements", "softmax", "float32", 8192, "xla"),
+    ("elements", "log_softmax", "bfloat16", 12_000, "xla"),
+    ("elements", "log_softmax", "float32", 20_000, "pairs"),
+    ("elements", "softmax", "bfloat16", 20_000, "kernel"),
+    ("weighed", "log_softmax", "float32", 8192, "xla"),
+    ("weighed", "log_softmax", "float32", 20_000, "pairs"),
 )
 # What is a kernel's where the program returns it, and what may be before it.
 ALONE = tuple(itertools.product(NAMES, ("float32", "bfloat16"), (1024, 2400)))
@@ -373,12 +379,14 @@ def read(mesh, way, name, dtype, columns, _) -> dict:
         "picked": lambda y, labels: jnp.take_along_axis(y, labels, 1).sum(dtype="float32"),
         "reduced": lambda y, labels: jnp.square(y).sum(1),
         "across": lambda y, labels: y.mean(0),
+        "elements": lambda y, w: y * w,
+        "weighed": lambda y, w: (y * w).sum(1),
     }
 
-    def program(x, labels):
-        return reads[way](getattr(jax_softmax, name)(x), labels)
+    def program(x, other):
+        return reads[way](getattr(jax_softmax, name)(x), other)
 
-    hlo = compiled(program, x, labels)
+    hlo = compiled(program, x, x if way in ("elements", "weighed") else labels)
     calls = count_calls(hlo, name), count_calls(hlo, "row_pairs")
     return {"calls": calls, "kernels": kernels(hlo)}
 

@@ -440,6 +440,60 @@ READ_ALONE = [  # how, op, rows, columns, dtype, and who makes it
 ]
 
 
+GATED = [  # the same with an array of the result's shape
+    ("elements", "softmax", 2**13, 4096, "bfloat16", "xla"),
+    ("elements", "softmax", 2**13, 4097, "bfloat16", "xla"),
+    ("elements", "softmax", 2**13, 16_383, "float16", "xla"),
+    ("elements", "softmax", 2**13, 16_384, "bfloat16", "cuda"),
+    ("elements", "softmax", 2**13, 16_384, "float32", "xla"),
+    ("elements", "softmax", 2**9, 65_537, "bfloat16", "xla"),
+    ("elements", "softmax", 2**9, 65_538, "float32", "xla"),
+    ("elements", "softmax", 2**9, 65_540, "float32", "cuda"),
+    ("elements", "log_softmax", 2**13, 4100, "bfloat16", "cuda"),
+    ("elements", "log_softmax", 2**13, 8192, "bfloat16", "xla"),
+    ("elements", "log_softmax", 2**13, 8192, "float32", "xla"),
+    ("elements", "log_softmax", 2**9, 65_536, "float32", "pairs"),
+    ("elements", "log_softmax", 2**6, 65_536, "float32", "cuda"),
+    ("weighed", "softmax", 2**13, 16_384, "bfloat16", "xla"),
+    ("weighed", "softmax", 2**9, 65_537, "bfloat16", "cuda"),
+    ("weighed", "softmax", 2**9, 65_536, "float32", "xla"),
+    ("weighed", "softmax", 2**11, 17_000, "float32", "cuda"),
+    ("weighed", "log_softmax", 2**13, 16_384, "bfloat16", "xla"),
+    ("weighed", "log_softmax", 2**13, 16_384, "float32", "xla"),
+    ("weighed", "log_softmax", 2**9, 65_537, "float32", "pairs"),
+]
+
+
+@pytest.mark.parametrize("case", GATED, ids=str)
+def test_what_a_program_reads_with_another_array_goes_by_how(case):
+    read, op, rows, columns, dtype, expected = case
+    problem = op, (rows, columns), 1, *[jnp.dtype(dtype)] * 2, "cuda"
+    made = _choice.choose(*problem, around="apart", read=read)
+    assert ("pairs" if made.pairs else made.implementation) == expected
+    if expected == "xla":  # with what it has before it, too, but for products
+        for seen in ({"around": "fused"}, {"around": "apart", "biased": True}):
+            assert _choice.choose(*problem, read=read, **seen).implementation == "xla"
+        product = _choice.choose(*problem, around="product")
+        assert _choice.choose(*problem, around="product", read=read) == product
+    assert _choice.choose(*problem, read=read) == _choice.choose(*problem)
+    assert _choice.choose(*problem, around="apart", read=read, batch_invariant=True)[::2] == (
+        "cuda",
+        True,
+    )
+
+
+@pytest.mark.parametrize("op", FORWARD)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_what_xla_fuses_on_both_sides_along_another_axis_is_mostly_its_own(op, dtype):
+    def chosen(columns, around="fused", read="elements"):
+        problem = op, (2**16 // columns, columns, 512), 1, *[jnp.dtype(dtype)] * 2, "cuda"
+        return _choice.choose(*problem, around=around, read=read).implementation
+
+    assert chosen(8) == chosen(1024) == "xla"
+    assert chosen(21) == chosen(64) == ("xla" if op == "softmax" else "cuda")
+    assert chosen(1024, "apart") == chosen(21, read="weighed") == "cuda"
+
+
 @pytest.mark.parametrize("op", FORWARD)
 def test_classes_along_another_axis_that_labels_pick_from_are_xlas_if_it_unrolls_them(op):
     def chosen(classes, dtype="float32", **seen):
@@ -700,7 +754,7 @@ ADDED = [  # op, columns, dtype, and who adds a bias, forward alone and where th
     ("softmax", 1024, "float32", "xla", "cuda"),
     ("softmax", 4096, "float32", "xla", "xla"),
     ("log_softmax", 512, "float16", "xla", "cuda"),
-    ("log_softmax", 4096, "float16", "cuda", "cuda"),
+    ("log_softmax", 4096, "float16", "xla", "cuda"),
     ("log_softmax", 1024, "float32", "xla", "cuda"),
     ("log_softmax", 1001, "float32", "xla", "xla"),
     ("log_softmax", 50_257, "float32", "cuda", "cuda"),
@@ -1631,7 +1685,9 @@ def _printed(x):
 
 READERS = {  # of an op, an array, another and labels, and how the op's result seems to be read
     "returns it": (lambda f, x, w, labels: (jnp.sum(w) + labels[0], f(x)), "returned"),
-    "returns it first": (lambda f, x, w, labels: f(x) + jnp.sum(w) + labels[0], None),
+    "returns it first": (lambda f, x, w, labels: f(x) + jnp.sum(w) + labels[0], "elements"),
+    "multiplies": (lambda f, x, w, labels: f(x) * w + labels, "elements"),
+    "multiplies another": (lambda f, x, w, labels: (f(x), labels * w), None),
     "picks": (lambda f, x, w, labels: jnp.take_along_axis(f(x), labels, 1).mean(), "picked"),
     "picks, and reads more": (
         lambda f, x, w, labels: jnp.take_along_axis(f(x), labels, 1).mean() + w.sum(),
@@ -1644,12 +1700,18 @@ READERS = {  # of an op, an array, another and labels, and how the op's result s
         None,
     ),
     "reduces both": (lambda f, x, w, labels: (w.sum() + labels).sum() + f(x).max(), "reduced"),
-    "prints, too": (lambda f, x, w, labels: _printed(f(_printed(x))) + w.sum() + labels[0], None),
+    "prints, too": (
+        lambda f, x, w, labels: _printed(f(_printed(x))) + w.sum() + labels[0],
+        "elements",
+    ),
     "prints alone": (lambda f, x, w, labels: _printed(f(_printed(x))), "returned"),
     "prints what it reduces": (lambda f, x, w, labels: _printed(f(_printed(x)).sum(1)), "reduced"),
     "reduces a square": (lambda f, x, w, labels: (w.sum() + labels).sum() + f(x).max(), None),
-    "weighs": (lambda f, x, w, labels: (labels.sum() + f(x) * w).sum(), None),
-    "returns others": (lambda f, x, w, labels: (f(x).sum(), w + labels[0]), None),
+    "weighs": (lambda f, x, w, labels: (labels.sum() + f(x) * w).sum(), "weighed"),
+    "weighs, and has labels": (lambda f, x, w, labels: (f(x) * w).sum() + labels[0, 0], None),
+    "weighs across": (lambda f, x, w, labels: (labels.sum() + f(x) * w).sum(0), None),
+    "returns others": (lambda f, x, w, labels: (f(x).sum(), w[:48] + labels[0]), None),
+    "returns another": (lambda f, x, w, labels: (f(x).sum(), w + labels[0]), "elements"),
     "returns as many": (lambda f, x, w, labels: (f(x).sum(), x.astype("int32")), None),
 }
 

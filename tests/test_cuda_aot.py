@@ -141,8 +141,9 @@ def test_what_a_program_reads_without_a_derivative_goes_by_how(case, programs):
     made = programs[f"read, {case}"]
     expected = {"kernel": [1, 0], "pairs": [0, 1], "xla": [0, 0]}
     assert made["calls"] == expected[case[-1]]
-    # What XLA has in no memory is one kernel, or pairs and one; sums of all are two, or three.
-    after = {"picked": 2, "reduced": 1, "across": 3}
+    # What XLA has in no memory is one kernel, or pairs and one; sums of all are two, or three, and
+    # of long weighed rows two.
+    after = {"picked": 2, "reduced": 1, "across": 3, "elements": 1, "weighed": 2}
     assert made["kernels"] == (1 if case[-1] == "xla" else 1 + after[case[0]])
 
 
