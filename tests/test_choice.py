@@ -1687,6 +1687,9 @@ READERS = {  # of an op, an array, another and labels, and how the op's result s
     "returns it": (lambda f, x, w, labels: (jnp.sum(w) + labels[0], f(x)), "returned"),
     "returns it first": (lambda f, x, w, labels: f(x) + jnp.sum(w) + labels[0], "elements"),
     "multiplies": (lambda f, x, w, labels: f(x) * w + labels, "elements"),
+    "converts": (lambda f, x, w, labels: (w.sum(), labels[0], f(x).astype("float16")), "elements"),
+    "converts first": (lambda f, x, w, labels: (f(x).astype("float16"), w[0]), None),
+    "sorts": (lambda f, x, w, labels: (w.sum(), labels[0], f(x).argsort()), None),
     "multiplies another": (lambda f, x, w, labels: (f(x), labels * w), None),
     "picks": (lambda f, x, w, labels: jnp.take_along_axis(f(x), labels, 1).mean(), "picked"),
     "picks, and reads more": (
