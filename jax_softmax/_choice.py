@@ -9,6 +9,8 @@ from ._rule import FAMILY, FORWARD, RULES, SHORT_ROWS, Fused, Kinds, Longer, Rul
 
 # What is seen of an op's neighbours, see `choose`.
 STORED = ("stored", "stored again", "stored apart")
+# How code of XLA's reads elements that it needs in no memory.
+BY_ELEMENTS = ("converted", "elements", "weighed")
 AROUND = ("fused", "narrowed", "scaled", "apart", "product", *STORED)
 
 
@@ -137,8 +139,8 @@ def choose(
     to them, and `differentiated` that there is a derivative too; "selected_" before its name, that
     its tangent and its result are selected by a mask. `read` says, where there is none, how the
     program seems to read the result (`_neighbours.likely_read`): "returned", as it is, or by code
-    of XLA's alone, "reduced", maybe "across" its rows, or "picked" from; or with an array of its
-    shape, by "elements", or "weighed" and reduced.
+    of XLA's alone, "converted" and returned, "reduced", maybe "across" its rows, or "picked" from;
+    or with an array of its shape, by "elements", or "weighed" and reduced.
 
     `around` is one of `AROUND`; any other name, or None, says that nothing is known. "fused": XLA
     may have what made the operand within its own code, of a derivative the tangent; "scaled", of a
@@ -274,8 +276,8 @@ def _read(problem: Problem, seen: Context, rule: Rule) -> Choice | None:
     if unrolled and read == "picked" and problem.is_of_one_dtype:
         return Choice("xla", "what is picked XLA has in no memory, and unrolls its columns")
     apart = seen.is_apart and not seen.biased
-    # Of what it has with other elements XLA has the logits' makers, too, within its code.
-    known = apart or (read in ("elements", "weighed") and (seen.is_apart or seen.is_fused))
+    # Of what it makes element by element XLA has the logits' makers, too, within its code.
+    known = apart or (read in BY_ELEMENTS and (seen.is_apart or seen.is_fused))
     in_memory = problem.is_last and known and problem.is_of_one_dtype
     if read in (None, "returned") or not in_memory:
         return None

@@ -82,12 +82,12 @@ def likely_read(operand: Any, axis: int, dtype: Any) -> str | None:
 
     As `_choice.choose` is told, or None. What it returns, and what no operation has read yet of its
     arguments, say what may come, and mostly what does: "returned" if it returns an array of that
-    type, and nothing is left to be read; by "elements" if it returns one, and one of its shape is
-    left, or with nothing left one in another type, but for integers. If it returns none as large,
-    nothing is left that is as long along any dimension, nor is `operand` along another: "across" if
-    it returns one that is, of many rows each; "picked" if an integer for each row is left, as
-    labels are; else "reduced", or "weighed" if arrays of that shape are left all the same, and no
-    others as long.
+    type, and nothing is left to be read, or "converted" if it returns one in another type, but for
+    integers; by "elements" if it returns one, and one of its shape is left. If it returns none as
+    large, nothing is left that is as long along any dimension, nor is `operand` along another:
+    "across" if it returns one that is, of many rows each; "picked" if an integer for each row is
+    left, as labels are; else "reduced", or "weighed" if arrays of that shape are left all the same,
+    and no others as long.
     """
     point: Any = mlir.ir.InsertionPoint
     block = point.current.block
@@ -108,7 +108,7 @@ def likely_read(operand: Any, axis: int, dtype: Any) -> str | None:
         return "returned"
     converted = [t for t in returned if t.shape == shape and not _is_of_integers(t)]
     if len(converted) == 1 and not left:
-        return "elements"
+        return "converted"
     columns = shape[axis]
     if any(math.prod(t.shape) >= math.prod(shape) for t in returned):
         return None

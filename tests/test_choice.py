@@ -440,7 +440,7 @@ READ_ALONE = [  # how, op, rows, columns, dtype, and who makes it
 ]
 
 
-GATED = [  # the same with an array of the result's shape
+GATED = [  # the same where XLA makes something of each element
     ("elements", "softmax", 2**13, 4096, "bfloat16", "xla"),
     ("elements", "softmax", 2**13, 4097, "bfloat16", "xla"),
     ("elements", "softmax", 2**13, 16_383, "float16", "xla"),
@@ -454,6 +454,9 @@ GATED = [  # the same with an array of the result's shape
     ("elements", "log_softmax", 2**13, 8192, "float32", "xla"),
     ("elements", "log_softmax", 2**9, 65_536, "float32", "pairs"),
     ("elements", "log_softmax", 2**6, 65_536, "float32", "cuda"),
+    ("converted", "softmax", 2**13, 8192, "bfloat16", "xla"),
+    ("converted", "softmax", 2**9, 65_537, "bfloat16", "cuda"),
+    ("converted", "log_softmax", 2**9, 65_537, "float32", "pairs"),
     ("weighed", "softmax", 2**13, 16_384, "bfloat16", "xla"),
     ("weighed", "softmax", 2**9, 65_537, "bfloat16", "cuda"),
     ("weighed", "softmax", 2**9, 65_536, "float32", "xla"),
@@ -465,7 +468,7 @@ GATED = [  # the same with an array of the result's shape
 
 
 @pytest.mark.parametrize("case", GATED, ids=str)
-def test_what_a_program_reads_with_another_array_goes_by_how(case):
+def test_what_a_program_reads_by_elements_goes_by_how(case):
     read, op, rows, columns, dtype, expected = case
     problem = op, (rows, columns), 1, *[jnp.dtype(dtype)] * 2, "cuda"
     made = _choice.choose(*problem, around="apart", read=read)
@@ -1687,7 +1690,7 @@ READERS = {  # of an op, an array, another and labels, and how the op's result s
     "returns it": (lambda f, x, w, labels: (jnp.sum(w) + labels[0], f(x)), "returned"),
     "returns it first": (lambda f, x, w, labels: f(x) + jnp.sum(w) + labels[0], "elements"),
     "multiplies": (lambda f, x, w, labels: f(x) * w + labels, "elements"),
-    "converts": (lambda f, x, w, labels: (w.sum(), labels[0], f(x).astype("float16")), "elements"),
+    "converts": (lambda f, x, w, labels: (w.sum(), labels[0], f(x).astype("float16")), "converted"),
     "converts first": (lambda f, x, w, labels: (f(x).astype("float16"), w[0]), None),
     "sorts": (lambda f, x, w, labels: (w.sum(), labels[0], f(x).argsort()), None),
     "multiplies another": (lambda f, x, w, labels: (f(x), labels * w), None),
