@@ -5,12 +5,22 @@ from collections.abc import Collection, Iterable
 from typing import Any, NamedTuple
 
 from ._reference import FEW_COLUMNS, ONE_KERNEL, compute_dtype, filled
-from ._rule import FAMILY, FORWARD, RULES, SHORT_ROWS, Fused, Kinds, Longer, Rule, Slabs, any_have
+from ._rule import (
+    BY_ELEMENTS,
+    FAMILY,
+    FORWARD,
+    RULES,
+    SHORT_ROWS,
+    Fused,
+    Kinds,
+    Longer,
+    Rule,
+    Slabs,
+    any_have,
+)
 
 # What is seen of an op's neighbours, see `choose`.
 STORED = ("stored", "stored again", "stored apart")
-# How code of XLA's reads elements that it needs in no memory.
-BY_ELEMENTS = ("converted", "elements", "weighed")
 AROUND = ("fused", "narrowed", "scaled", "apart", "product", *STORED)
 
 
@@ -286,13 +296,14 @@ def _read(problem: Problem, seen: Context, rule: Rule) -> Choice | None:
     kinds = {who: rule.read.get((read, who), {}) for who in ("pairs", "kernel", "xla")}
     by = {who for who, some in kinds.items() if problem.is_among(some)}
     fewest = max(rule.read_rows, problem.columns // rule.split_columns)
+    what = "read by elements" if read == "elements" else read
     if "pairs" in by and apart and problem.elements > fewest * problem.columns:
-        why = f"a kernel reduces rows, and what is {read} of them is in no memory"
+        why = f"a kernel reduces rows, and what is {what} of them is in no memory"
         return Choice(platform, why, pairs=True)
     if "kernel" in by:
-        return Choice(platform, f"what is {read} would be several kernels of XLA's")
+        return Choice(platform, f"what is {what} would be several kernels of XLA's")
     if "xla" in by and seen.around != "product":
-        return Choice("xla", f"what is {read} XLA has in no memory")
+        return Choice("xla", f"what is {what} XLA has in no memory of its own")
     return None
 
 
@@ -376,8 +387,10 @@ def _short(problem: Problem, seen: Context, rule: Rule) -> Choice:
     if seen.differentiated and same and any_have(rule.singly, tangent, columns):
         return Choice(platform, SINGLY)
     if seen.biased:
-        added = columns in rule.added.get(problem.case, ()) and (whole or problem.width == 2)
-        if added and seen.differentiated and seen.is_apart:
+        added = rule.added_in_both if seen.differentiated else rule.added
+        added = columns in added.get(problem.case, ()) and (whole or problem.width == 2)
+        fuses = not seen.differentiated and seen.read in BY_ELEMENTS
+        if added and seen.is_apart and not fuses:
             return Choice(platform, "rows that the kernels add a bias to")
         return Choice("xla", f"rows of at most {most}: one kernel that adds the bias")
     product = seen.around == "product"

@@ -82,12 +82,13 @@ def likely_read(operand: Any, axis: int, dtype: Any) -> str | None:
 
     As `_choice.choose` is told, or None. What it returns, and what no operation has read yet of its
     arguments, say what may come, and mostly what does: "returned" if it returns an array of that
-    type, and nothing is left to be read, or "converted" if it returns one in another type, but for
-    integers; by "elements" if it returns one, and one of its shape is left. If it returns none as
-    large, nothing is left that is as long along any dimension, nor is `operand` along another:
-    "across" if it returns one that is, of many rows each; "picked" if an integer for each row is
-    left, as labels are; else "reduced", or "weighed" if arrays of that shape are left all the same,
-    and no others as long.
+    type, and nothing is left to be read, or "converted" if that is of another floating-point type;
+    by "elements" if an array of its shape is left, and it returns one of that shape alone, of that
+    type. If it returns none as large: "across" if it returns one as long along some dimension, of
+    many rows each; "picked" if an integer for each row is left, as labels are; else "reduced". Of
+    all but "returned" nothing is left that is as long along any dimension, but for arrays of that
+    shape and vectors added to what is made by elements, nor is `operand` along another. Where it
+    would be reduced, but arrays of that shape are left, it is "weighed".
     """
     point: Any = mlir.ir.InsertionPoint
     block = point.current.block
@@ -100,20 +101,22 @@ def likely_read(operand: Any, axis: int, dtype: Any) -> str | None:
     # Tokens, of effects in an order, have no shape.
     returned: list[Any] = [t for t in results if hasattr(t, "shape")]
     left: list[Any] = [t for t in unread if hasattr(t, "shape")]
-    shape = shape_of(operand)
-    alike = [t for t in left if t.shape == shape]
-    if made in returned and left:
-        return "elements" if alike and returned.count(made) == 1 else None
-    if made in returned:
+    if made in returned and not left:
         return "returned"
-    converted = [t for t in returned if t.shape == shape and not _is_of_integers(t)]
-    if len(converted) == 1 and not left:
-        return "converted"
+    shape = shape_of(operand)
     columns = shape[axis]
-    if any(math.prod(t.shape) >= math.prod(shape) for t in returned):
+    if shape.count(columns) > 1:
         return None
-    as_long = [t for t in left if columns in t.shape]
-    if shape.count(columns) > 1 or len(alike) < len(as_long):
+    alike = [t for t in left if t.shape == shape]
+    others = [t for t in left if columns in t.shape and t.shape != shape]
+    as_large = [t for t in returned if math.prod(t.shape) >= math.prod(shape)]
+    floats = [t for t in as_large if t.shape == shape and not _is_of_integers(t, least=1)]
+    if floats and as_large == floats[:1]:
+        vectors = all(math.prod(t.shape) == columns for t in others)
+        if floats != [made]:
+            return None if left else "converted"
+        return "elements" if alike and vectors else None
+    if as_large or others:
         return None
     kept = [math.prod(t.shape) for t in returned if columns in t.shape]
     rows = math.prod(shape) // max(columns, 1)
@@ -126,9 +129,10 @@ def likely_read(operand: Any, axis: int, dtype: Any) -> str | None:
     return "picked" if labels else "reduced"
 
 
-def _is_of_integers(kind: Any) -> bool:
+def _is_of_integers(kind: Any, least: int = 2) -> bool:
+    """Of so many bits at least; booleans have one."""
     integers = mlir.ir.IntegerType
-    return isinstance(kind.element_type, integers) and kind.element_type.width > 1
+    return isinstance(kind.element_type, integers) and kind.element_type.width >= least
 
 
 def is_product(value: Any, functions: Any) -> bool:

@@ -19,6 +19,9 @@ from typing import Any, NamedTuple
 
 from ._reference import ONE_KERNEL, filled
 
+# How code reads a result, that XLA may have what makes it within.
+BY_ELEMENTS = ("converted", "elements", "weighed")
+
 
 class Few(NamedTuple):
     """So many columns or more, so few rows: XLA's code, which spreads each over the device."""
@@ -304,10 +307,12 @@ class Rule(NamedTuple):
     # that. Of 512 to 4,096 columns log-softmax of 16 bits took 0.87 to 0.99 times as long, softmax
     # of float32 0.90 to 1.02 (benchmarks/results/h200-graph-stored.json).
     in_both_multiplied: Kinds
-    # Columns where kernels add a bias to logits that nothing made which XLA may fuse, if there is a
-    # derivative: in 32 bits of whole vectors. Of others, up to those that are one kernel to XLA,
-    # its code is mostly the faster one (benchmarks/results/h200-graph-biased.json).
+    # Columns where kernels add a bias to logits that nothing made which XLA may fuse: without a
+    # derivative, but for what is read by elements, and with it, in 32 bits of whole vectors. Of
+    # most others, up to those that are one kernel to XLA, its code is the faster one
+    # (benchmarks/results/h200-graph-biased.json).
     added: dict[tuple[str, int], range]
+    added_in_both: dict[tuple[str, int], range]
     # What a program returns, or so it seems, forward, after nothing that XLA may fuse, by the op
     # and the bytes that it reads and writes; where kernels add a bias; and so few of these columns
     # and elements or less that XLA's code is as fast. 948 of 1,916 programs are other ones by
@@ -327,9 +332,10 @@ class Rule(NamedTuple):
     # and 0.63 in geometric mean of the 305 of 571 programs whose time changes by over 2 %
     # (benchmarks/results/h200-graph-read.json). With an array of the result's shape, by elements or
     # in weighed sums, rows of over 4,096 columns take XLA 0.66 of the time in geometric mean (0.44
-    # to 1.34) of a kernel and what reads its result: XLA writes that in its place, one by one where
-    # four divides no row. By pairs these take 0.54 to 0.86. Of 192 such programs the default had
-    # 0.73 times jax.nn's speed before, and has 1.00 by these times (h200-graph-gated-before.json).
+    # to 1.34) of a kernel, which may add a bias, and what reads its result: XLA writes that in its
+    # place, one by one where four divides no row. By pairs these take 0.54 to 0.86. Of 192 such
+    # programs of 33 million elements the default had 0.73 times jax.nn's speed before, and has 1.00
+    # by these times (h200-graph-gated-before.json).
     read: dict[tuple[str, str], Kinds]
     # Along another axis, read by elements with such an array, and with what XLA may fuse before it:
     # 0.76 to 0.94 of the time, or 1.08 of softmax of 64 bfloat16 columns (the same file).
@@ -665,7 +671,8 @@ RULES = {
             ("softmax", 4): (Rows(range(2**9, ONE_KERNEL + 1)),),
             ("log_softmax", 2): (Rows(range(2**9, ONE_KERNEL + 1)),),
         },
-        added={
+        added={("log_softmax", 2): range(600, ONE_KERNEL + 1)},
+        added_in_both={
             **dict.fromkeys([(op, 2) for op in FORWARD], range(2**9, ONE_KERNEL + 1)),
             **dict.fromkeys([(op, 4) for op in FORWARD], range(2**9, 2000)),
         },
@@ -836,6 +843,8 @@ RULES = {
             ("picked", "softmax", 4): 2**22,
             ("reduced", "log_softmax", 2): 2**20,
             ("reduced", "log_softmax", 4): 2**21,
+            # Not measured of fewer than fit the cache.
+            **dict.fromkeys(itertools.product(BY_ELEMENTS, FORWARD, (2, 4)), 2**22),
         },
         read_rows=2**6,
         fused_across={("softmax", 4): 2**7, ("log_softmax", 4): 2**8},

@@ -85,6 +85,8 @@ READ = (
     ("elements", "log_softmax", "bfloat16", 12_000, "xla"),
     ("elements", "log_softmax", "float32", 20_000, "pairs"),
     ("elements", "softmax", "bfloat16", 20_000, "kernel"),
+    ("converted", "softmax", "bfloat16", 8192, "xla"),
+    ("converted", "softmax", "bfloat16", 20_001, "kernel"),
     ("weighed", "log_softmax", "float32", 8192, "xla"),
     ("weighed", "log_softmax", "float32", 20_000, "pairs"),
 )
@@ -379,6 +381,7 @@ def read(mesh, way, name, dtype, columns, _) -> dict:
         "picked": lambda y, labels: jnp.take_along_axis(y, labels, 1).sum(dtype="float32"),
         "reduced": lambda y, labels: jnp.square(y).sum(1),
         "across": lambda y, labels: y.mean(0),
+        "converted": lambda y, _: y.astype("float32"),
         "elements": lambda y, w: y * w,
         "weighed": lambda y, w: (y * w).sum(1),
     }
@@ -386,7 +389,8 @@ def read(mesh, way, name, dtype, columns, _) -> dict:
     def program(x, other):
         return reads[way](getattr(jax_softmax, name)(x), other)
 
-    hlo = compiled(program, x, x if way in ("elements", "weighed") else labels)
+    other = {"elements": x, "weighed": x, "converted": x.update(shape=())}.get(way, labels)
+    hlo = compiled(program, x, other)
     calls = count_calls(hlo, name), count_calls(hlo, "row_pairs")
     return {"calls": calls, "kernels": kernels(hlo)}
 

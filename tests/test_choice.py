@@ -449,11 +449,13 @@ GATED = [  # the same where XLA makes something of each element
     ("elements", "softmax", 2**9, 65_537, "bfloat16", "xla"),
     ("elements", "softmax", 2**9, 65_538, "float32", "xla"),
     ("elements", "softmax", 2**9, 65_540, "float32", "cuda"),
+    ("elements", "softmax", 2**9, 8192, "float32", "cuda"),
     ("elements", "log_softmax", 2**13, 4100, "bfloat16", "cuda"),
     ("elements", "log_softmax", 2**13, 8192, "bfloat16", "xla"),
     ("elements", "log_softmax", 2**13, 8192, "float32", "xla"),
     ("elements", "log_softmax", 2**9, 65_536, "float32", "pairs"),
     ("elements", "log_softmax", 2**6, 65_536, "float32", "cuda"),
+    ("elements", "log_softmax", 2**7, 32_768, "float32", "cuda"),
     ("converted", "softmax", 2**13, 8192, "bfloat16", "xla"),
     ("converted", "softmax", 2**9, 65_537, "bfloat16", "cuda"),
     ("converted", "log_softmax", 2**9, 65_537, "float32", "pairs"),
@@ -757,7 +759,7 @@ ADDED = [  # op, columns, dtype, and who adds a bias, forward alone and where th
     ("softmax", 1024, "float32", "xla", "cuda"),
     ("softmax", 4096, "float32", "xla", "xla"),
     ("log_softmax", 512, "float16", "xla", "cuda"),
-    ("log_softmax", 4096, "float16", "xla", "cuda"),
+    ("log_softmax", 4096, "float16", "cuda", "cuda"),
     ("log_softmax", 1024, "float32", "xla", "cuda"),
     ("log_softmax", 1001, "float32", "xla", "xla"),
     ("log_softmax", 50_257, "float32", "cuda", "cuda"),
@@ -776,6 +778,11 @@ def test_a_bias_that_kernels_add_has_a_rule(case):
         short = columns <= 4096
         assert alike.implementation == "xla" if short or (around and "32" in dtype) else "cuda"
     assert forward(batch_invariant=True).implementation == "cuda"
+    for read in ("picked", "across", "reduced"):
+        assert forward(read=read) == forward()
+    if columns <= 4096:  # and what reads it
+        for read in ("elements", "weighed", "converted"):
+            assert forward(read=read).implementation == "xla"
 
 
 PADDED = {  # by op, dtype and how much of a power of two rows fill: what a derivative is of
@@ -1693,6 +1700,13 @@ READERS = {  # of an op, an array, another and labels, and how the op's result s
     "converts": (lambda f, x, w, labels: (w.sum(), labels[0], f(x).astype("float16")), "converted"),
     "converts first": (lambda f, x, w, labels: (f(x).astype("float16"), w[0]), None),
     "sorts": (lambda f, x, w, labels: (w.sum(), labels[0], f(x).argsort()), None),
+    "converts to more": (
+        lambda f, x, w, labels: (f(x).astype("float16"), w + labels[0]),
+        None,
+    ),
+    "compares": (lambda f, x, w, labels: (w.sum(), labels[0], f(x) > 0.5), None),
+    "adds a vector": (lambda f, x, w, v: f(x) * w + v[:, 0], "elements"),
+    "multiplies a matrix": (lambda f, x, w, m: f(x) @ m + w, None),
     "multiplies another": (lambda f, x, w, labels: (f(x), labels * w), None),
     "picks": (lambda f, x, w, labels: jnp.take_along_axis(f(x), labels, 1).mean(), "picked"),
     "picks, and reads more": (
@@ -1712,11 +1726,13 @@ READERS = {  # of an op, an array, another and labels, and how the op's result s
     ),
     "prints alone": (lambda f, x, w, labels: _printed(f(_printed(x))), "returned"),
     "prints what it reduces": (lambda f, x, w, labels: _printed(f(_printed(x)).sum(1)), "reduced"),
+    "multiplies a square": (lambda f, x, w, labels: f(x) @ w, None),
     "reduces a square": (lambda f, x, w, labels: (w.sum() + labels).sum() + f(x).max(), None),
     "weighs": (lambda f, x, w, labels: (labels.sum() + f(x) * w).sum(), "weighed"),
     "weighs, and has labels": (lambda f, x, w, labels: (f(x) * w).sum() + labels[0, 0], None),
     "weighs across": (lambda f, x, w, labels: (labels.sum() + f(x) * w).sum(0), None),
     "returns others": (lambda f, x, w, labels: (f(x).sum(), w[:48] + labels[0]), None),
+    # Taken for what it is not.
     "returns another": (lambda f, x, w, labels: (f(x).sum(), w + labels[0]), "elements"),
     "returns as many": (lambda f, x, w, labels: (f(x).sum(), x.astype("int32")), None),
 }
@@ -1727,7 +1743,8 @@ READERS = {  # of an op, an array, another and labels, and how the op's result s
 def test_how_a_program_seems_to_read(kind, reads):
     program, expected = READERS[kind]
     rows = 64 if "square" in kind else 96
-    x, labels = np.ones((rows, 64), np.float32), np.zeros((rows, 1), np.int32)
+    shape = {"adds a vector": (64, 1), "multiplies a matrix": (64, 64)}.get(kind, (rows, 1))
+    x, labels = np.ones((rows, 64), np.float32), np.zeros(shape, np.int32)
     jax.jit(functools.partial(program, jax_softmax.softmax)).lower(x, x, labels)
     assert reads == [expected]
 
