@@ -405,8 +405,16 @@ UNEVEN_LONG_ROWS = (Rows(range(6001, 2**13, 2)), Rows(range(6002, 2**13, 4)))
 # Longer ones that XLA writes one by one what is made of, in place of a kernel's result.
 UNEVEN_LONGEST_ROWS = (Rows(range(2**14 + 1, 2**31, 2)), Rows(range(2**14 + 2, 2**31, 4)))
 
-# Those that are two values each where XLA has no single kernel of what it makes of them.
-LONGEST_OF_PAIRS: Kinds = {("log_softmax", 4): (Rows(range(2**14 + 1, 2**31)),)}
+# Longer ones that are one kernel of XLA's with what it makes of each element.
+LONGER_KERNELS: Kinds = {
+    ("softmax", 2): (Rows(range(ONE_KERNEL + 1, 2**14)),),
+    ("softmax", 4): (Rows(range(ONE_KERNEL + 1, 2**14 + 1)),),
+    ("log_softmax", 2): (Rows(range(ONE_KERNEL + 1, 2**14), least=0.6),),
+    ("log_softmax", 4): (Rows(range(ONE_KERNEL + 1, 2**14 + 1)),),
+}
+# And those that are none, of which it makes them of two values for each row; after a bias it does
+# without.
+PAIRS_OF_LONGEST_ROWS: Kinds = {("log_softmax", 4): (Rows(range(2**14 + 1, 2**31)),)}
 
 # Of 16 bits in float32, the shortest: 4 and 8 fall into the same banks of a tile.
 FEW_WIDENED = (Rows(range(3, 4)), Rows(range(5, 8)), Rows(range(9, 16)))
@@ -804,23 +812,11 @@ RULES = {
                 ("log_softmax", 2): (Rows(range(ONE_KERNEL + 1, 2**14 + 1), least=0.6),),
             },
             ("elements", "xla"): {
-                ("softmax", 2): (Rows(range(ONE_KERNEL + 1, 2**14)), *UNEVEN_LONGEST_ROWS),
-                ("softmax", 4): (Rows(range(ONE_KERNEL + 1, 2**14 + 1)), *UNEVEN_LONGEST_ROWS),
-                ("log_softmax", 2): (
-                    Rows(range(ONE_KERNEL + 1, 2**14), least=0.6),
-                    *UNEVEN_LONGEST_ROWS,
-                ),
-                # The longest where a kernel would add a bias.
-                ("log_softmax", 4): (Rows(range(ONE_KERNEL + 1, 2**14 + 1)), *UNEVEN_LONGEST_ROWS),
+                case: (*rows, *UNEVEN_LONGEST_ROWS) for case, rows in LONGER_KERNELS.items()
             },
-            ("elements", "pairs"): LONGEST_OF_PAIRS,
-            ("converted", "xla"): {
-                ("softmax", 2): (Rows(range(ONE_KERNEL + 1, 2**14)),),
-                ("softmax", 4): (Rows(range(ONE_KERNEL + 1, 2**14 + 1)),),
-                ("log_softmax", 2): (Rows(range(ONE_KERNEL + 1, 2**14), least=0.6),),
-                ("log_softmax", 4): (Rows(range(ONE_KERNEL + 1, 2**14 + 1)),),
-            },
-            ("converted", "pairs"): LONGEST_OF_PAIRS,
+            ("elements", "pairs"): PAIRS_OF_LONGEST_ROWS,
+            ("converted", "xla"): LONGER_KERNELS,
+            ("converted", "pairs"): PAIRS_OF_LONGEST_ROWS,
             ("weighed", "xla"): {
                 ("softmax", 2): (Rows(range(ONE_KERNEL + 1, 2**14 + 1)),),
                 ("softmax", 4): (
@@ -830,7 +826,7 @@ RULES = {
                 ("log_softmax", 2): (Rows(range(ONE_KERNEL + 1, 2**14 + 1), least=0.6),),
                 ("log_softmax", 4): (Rows(range(ONE_KERNEL + 1, 2**14 + 1)),),
             },
-            ("weighed", "pairs"): LONGEST_OF_PAIRS,
+            ("weighed", "pairs"): PAIRS_OF_LONGEST_ROWS,
             ("across", "pairs"): {("log_softmax", 4): (Rows(range(ONE_KERNEL + 1, 2**31)),)},
             ("across", "kernel"): ACROSS,
         },

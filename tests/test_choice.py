@@ -469,12 +469,19 @@ GATED = [  # the same where XLA makes something of each element
 ]
 
 
-@pytest.mark.parametrize("case", GATED, ids=str)
-def test_what_a_program_reads_by_elements_goes_by_how(case):
+def _alone(case):
+    """The problem of such a case, with nothing before it, and what is chosen as is expected."""
     read, op, rows, columns, dtype, expected = case
     problem = op, (rows, columns), 1, *[jnp.dtype(dtype)] * 2, "cuda"
-    made = _choice.choose(*problem, around="apart", read=read)
-    assert ("pairs" if made.pairs else made.implementation) == expected
+    choice = _choice.choose(*problem, around="apart", read=read)
+    assert ("pairs" if choice.pairs else choice.implementation) == expected
+    return problem, choice
+
+
+@pytest.mark.parametrize("case", GATED, ids=str)
+def test_what_a_program_reads_by_elements_goes_by_how(case):
+    read, *_, expected = case
+    problem, _ = _alone(case)
     if expected == "xla":  # with what it has before it, too, but for products
         for seen in ({"around": "fused"}, {"around": "apart", "biased": True}):
             assert _choice.choose(*problem, read=read, **seen).implementation == "xla"
@@ -515,10 +522,8 @@ def test_classes_along_another_axis_that_labels_pick_from_are_xlas_if_it_unrolls
 
 @pytest.mark.parametrize("case", READ_ALONE, ids=str)
 def test_what_a_program_reads_goes_by_how(case):
-    read, op, rows, columns, dtype, expected = case
-    problem = op, (rows, columns), 1, *[jnp.dtype(dtype)] * 2, "cuda"
-    choice = _choice.choose(*problem, around="apart", read=read)
-    assert ("pairs" if choice.pairs else choice.implementation) == expected
+    read, op, rows, columns, _, expected = case
+    problem, choice = _alone(case)
     # After a product a sum may be another product.
     scores = _choice.choose(*problem, around="product", read=read)
     unknown = _choice.choose(*problem, around="product")
