@@ -190,6 +190,7 @@ def choose(
     steps = (
         _returned,
         _widened,
+        _cached,
         _few,
         _small,
         _read,
@@ -246,6 +247,20 @@ def _widened(problem: Problem, seen: Context, rule: Rule) -> Choice | None:
         why = "float32 made of 16 bits: a kernel reduces rows, XLA fuses what is made of them"
         return Choice(problem.platform, why, pairs=True)
     return None
+
+
+def _cached(problem: Problem, seen: Context, rule: Rule) -> Choice | None:
+    """Few elements that are read in a way that is likely, of which `_few` may split rows else."""
+    known = (seen.is_apart or seen.is_fused) and seen.around != "product"
+    if not (known and problem.is_last and problem.is_of_one_dtype):
+        return None
+    fused, elements = seen.is_fused or seen.biased, problem.elements
+    some = rule.cached.get(problem.case, ())
+    found = (c for c in some if c.has(problem.columns, elements, seen.read, fused))
+    limit = next(found, None)
+    if limit is None:
+        return None
+    return Choice("xla", f"{limit.over} to {limit.most} elements, which XLA has with their readers")
 
 
 def _few(problem: Problem, seen: Context, rule: Rule) -> Choice | None:

@@ -449,7 +449,7 @@ GATED = [  # the same where XLA makes something of each element
     ("elements", "softmax", 2**9, 65_537, "bfloat16", "xla"),
     ("elements", "softmax", 2**9, 65_538, "float32", "xla"),
     ("elements", "softmax", 2**9, 65_540, "float32", "cuda"),
-    ("elements", "softmax", 2**9, 8192, "float32", "cuda"),
+    ("elements", "softmax", 2**9, 8192, "float32", "xla"),
     ("elements", "log_softmax", 2**13, 4100, "bfloat16", "cuda"),
     ("elements", "log_softmax", 2**13, 8192, "bfloat16", "xla"),
     ("elements", "log_softmax", 2**13, 8192, "float32", "xla"),
@@ -492,6 +492,54 @@ def test_what_a_program_reads_by_elements_goes_by_how(case):
         "cuda",
         True,
     )
+
+
+CACHED = [  # the same of few elements: alone, and where XLA makes the logits
+    ("elements", "softmax", 16, 8192, "float32", "xla", "xla"),
+    ("converted", "softmax", 32, 4097, "bfloat16", "xla", "xla"),
+    ("weighed", "softmax", 2**6, 16_384, "bfloat16", "cuda", "xla"),
+    ("weighed", "softmax", 2**7, 16_384, "bfloat16", "cuda", "cuda"),
+    ("weighed", "softmax", 2**3, 16_384, "float32", "cuda", "cuda"),
+    ("elements", "softmax", 2**3, 16_384, "float32", "xla", "xla"),
+    ("elements", "softmax", 2**5, 50_257, "float32", "xla", "xla"),
+    ("reduced", "softmax", 2**5, 128_256, "float32", "xla", "xla"),
+    ("reduced", "softmax", 2**3, 128_256, "float32", "cuda", "xla"),
+    ("reduced", "softmax", 2**7, 128_256, "float32", "cuda", "xla"),
+    ("reduced", "softmax", 2**8, 128_256, "float32", "cuda", "cuda"),
+    ("elements", "softmax", 2**5, 50_257, "bfloat16", "xla", "xla"),
+    ("elements", "softmax", 2**5, 50_258, "float16", "xla", "xla"),
+    ("elements", "softmax", 2**5, 50_256, "bfloat16", "cuda", "cuda"),
+    ("elements", "softmax", 2**5, 8192, "float64", "cuda", "cuda"),
+    ("elements", "softmax", 2**3, 128_256, "bfloat16", "cuda", "cuda"),
+    ("converted", "log_softmax", 2**6, 8192, "bfloat16", "cuda", "cuda"),
+    ("converted", "log_softmax", 2**7, 8192, "bfloat16", "xla", "xla"),
+    ("converted", "log_softmax", 1300, 4100, "bfloat16", "xla", "cuda"),
+    ("weighed", "log_softmax", 600, 4100, "bfloat16", "cuda", "cuda"),
+    ("elements", "log_softmax", 80, 50_257, "bfloat16", "cuda", "cuda"),
+    ("elements", "log_softmax", 2**5, 50_257, "float32", "xla", "xla"),
+    ("converted", "log_softmax", 2**8, 32_768, "float32", "pairs", "xla"),
+    ("reduced", "log_softmax", 2**6, 128_256, "float32", "xla", "xla"),
+]
+
+
+@pytest.mark.parametrize("case", CACHED, ids=str)
+def test_few_elements_that_are_read_go_by_what_makes_the_logits(case):
+    *alone, fused = case
+    problem, _ = _alone(alone)
+    read = {"read": case[0]}
+    assert _choice.choose(*problem, around="apart", biased=True, **read).implementation == fused
+    if fused == "xla":
+        assert _choice.choose(*problem, around="fused", **read).implementation == "xla"
+    if alone[-1] == "xla":  # but for products, and what is asked for
+        for seen in ({"around": "product"}, {"around": None}, {"batch_invariant": True}):
+            assert _choice.choose(*problem, **seen, **read) == _choice.choose(*problem, **seen)
+        splits = _choice.choose(*problem, around="apart", batch_invariant=False, **read)
+        assert splits.implementation == "xla"
+        (op, shape, *_), dtype = problem, jnp.dtype("bfloat16" if "32" in case[4] else "float32")
+        others = (op, shape[::-1], 0, *problem[3:]), (op, shape, 1, problem[3], dtype, "cuda")
+        for other in others:
+            alike = _choice.choose(*other, around="apart", **read)
+            assert alike == _choice.choose(*other, around="apart")
 
 
 @pytest.mark.parametrize("op", FORWARD)
