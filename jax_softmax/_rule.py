@@ -439,7 +439,7 @@ def _cached_uneven(over: int) -> tuple[Cached, ...]:
 LONGER_KERNELS: Kinds = {
     ("softmax", 2): (Rows(range(ONE_KERNEL + 1, 2**14)),),
     ("softmax", 4): (Rows(range(ONE_KERNEL + 1, 2**14 + 1)),),
-    ("log_softmax", 2): (Rows(range(ONE_KERNEL + 1, 2**14), least=0.54),),
+    ("log_softmax", 2): (Rows(range(ONE_KERNEL + 1, 2**14), least=0.6),),
     ("log_softmax", 4): (Rows(range(ONE_KERNEL + 1, 2**14 + 1)),),
 }
 # And those that are none, of which it makes them of two values for each row; after a bias it does
@@ -853,7 +853,7 @@ RULES = {
                     Rows(range(ONE_KERNEL + 1, 2**14 + 1)),
                     Rows(range(20_000, 2**31)),
                 ),
-                ("log_softmax", 2): (Rows(range(ONE_KERNEL + 1, 2**14 + 1), least=0.54),),
+                ("log_softmax", 2): (Rows(range(ONE_KERNEL + 1, 2**14 + 1), least=0.6),),
                 ("log_softmax", 4): (Rows(range(ONE_KERNEL + 1, 2**14 + 1)),),
             },
             ("weighed", "pairs"): PAIRS_OF_LONGEST_ROWS,
@@ -879,6 +879,7 @@ RULES = {
                 Cached(range(ONE_KERNEL + 1, 2**14), 0, 2**21, rows=2**6),
                 Cached(range(ONE_KERNEL + 1, 2**14), 2**21, 2**22, UNREDUCED),
                 Cached(range(ONE_KERNEL + 1, 2**14), 2**22, 2**23, UNREDUCED, fused=False),
+                Cached(range(ONE_KERNEL + 1, 2**14), 2**21, 2**24, least=0.54),
             ),
             ("log_softmax", 4): (
                 Cached(range(ONE_KERNEL + 1, 2**14 + 1), 0, 2**22, fused=False),

@@ -515,6 +515,8 @@ CACHED = [  # the same of few elements: alone, and where XLA makes the logits
     ("converted", "log_softmax", 2**7, 8192, "bfloat16", "xla", "xla"),
     ("converted", "log_softmax", 1300, 4100, "bfloat16", "xla", "cuda"),
     ("weighed", "log_softmax", 600, 4100, "bfloat16", "cuda", "cuda"),
+    ("weighed", "log_softmax", 1800, 9000, "bfloat16", "xla", "xla"),
+    ("weighed", "log_softmax", 3700, 9000, "bfloat16", "cuda", "cuda"),
     ("elements", "log_softmax", 80, 50_257, "bfloat16", "cuda", "cuda"),
     ("elements", "log_softmax", 2**5, 50_257, "float32", "xla", "xla"),
     ("converted", "log_softmax", 2**8, 32_768, "float32", "pairs", "xla"),
