@@ -11,6 +11,7 @@ from ._rule import (
     FORWARD,
     RULES,
     SHORT_ROWS,
+    WAYS,
     Fused,
     Kinds,
     Longer,
@@ -301,8 +302,9 @@ def _read(problem: Problem, seen: Context, rule: Rule) -> Choice | None:
     if unrolled and read == "picked" and problem.is_of_one_dtype:
         return Choice("xla", "what is picked XLA has in no memory, and unrolls its columns")
     apart = seen.is_apart and not seen.biased
-    # Of what it makes element by element XLA has the logits' makers, too, within its code.
-    known = apart or (read in BY_ELEMENTS and (seen.is_apart or seen.is_fused))
+    # Of what it makes element by element, or reduces, XLA has the logits' makers, too, within its
+    # code.
+    known = apart or (read in WAYS and (seen.is_apart or seen.is_fused))
     in_memory = problem.is_last and known and problem.is_of_one_dtype
     if read in (None, "returned") or not in_memory:
         return None
@@ -315,7 +317,7 @@ def _read(problem: Problem, seen: Context, rule: Rule) -> Choice | None:
     if "pairs" in by and apart and problem.elements > fewest * problem.columns:
         why = f"a kernel reduces rows, and what is {what} of them is in no memory"
         return Choice(platform, why, pairs=True)
-    if "kernel" in by:
+    if "kernel" in by and apart:
         return Choice(platform, f"what is {what} would be several kernels of XLA's")
     if "xla" in by and seen.around != "product":
         return Choice("xla", f"what is {what} XLA has in no memory of its own")

@@ -580,10 +580,13 @@ def test_what_a_program_reads_goes_by_how(case):
     assert scores == (unknown if expected == "xla" else choice)
     wide = *problem[:4], jnp.dtype("float64"), "cuda"
     assert _choice.choose(*wide, around="apart", read=read) == _choice.choose(*wide, around="apart")
-    others = {"around": "fused"}, {"around": "apart", "biased": True}, {}
-    assert all(
-        _choice.choose(*problem, read=read, **o) == _choice.choose(*problem, **o) for o in others
-    )
+    assert _choice.choose(*problem, read=read) == _choice.choose(*problem)
+    for seen in ({"around": "fused"}, {"around": "apart", "biased": True}):
+        chosen = _choice.choose(*problem, read=read, **seen)
+        if read == "reduced" and expected == "xla" and columns > 4096:  # and what is before it
+            assert chosen.implementation == "xla"
+        else:
+            assert chosen == _choice.choose(*problem, **seen)
     across = op, (rows, columns, 3), *problem[2:]
     assert _choice.choose(*across, around="apart", read=read) == _choice.choose(
         *across, around="apart"
@@ -833,11 +836,37 @@ def test_a_bias_that_kernels_add_has_a_rule(case):
         short = columns <= 4096
         assert alike.implementation == "xla" if short or (around and "32" in dtype) else "cuda"
     assert forward(batch_invariant=True).implementation == "cuda"
-    for read in ("picked", "across", "reduced"):
+    for read in ("picked", "across"):
         assert forward(read=read) == forward()
+    one_kernel = 4096 < columns <= 2**14
+    reduced = "xla" if one_kernel else expected[0]
+    assert forward(read="reduced").implementation == reduced
     if columns <= 4096:  # and what reads it
         for read in ("elements", "weighed", "converted"):
             assert forward(read=read).implementation == "xla"
+
+
+BIASED_AND_REDUCED = [  # rows, columns, dtype, and what is chosen of softmax and log-softmax
+    (2**12, 8192, "bfloat16", "xla", "xla"),
+    (2**12, 8192, "float32", "xla", "xla"),
+    (2**11, 16_384, "float16", "xla", "xla"),
+    (2**11, 16_385, "bfloat16", "cuda", "cuda"),
+    (3728, 9000, "bfloat16", "xla", "cuda"),
+    (3728, 9000, "float32", "xla", "xla"),
+    (8184, 4100, "float32", "xla", "cuda"),
+    (2**7, 8192, "bfloat16", "xla", "cuda"),
+]
+
+
+@pytest.mark.parametrize("case", BIASED_AND_REDUCED, ids=str)
+def test_what_is_reduced_behind_a_bias_is_xlas_where_it_has_one_kernel(case):
+    rows, columns, dtype, *expected = case
+    problems = [(op, (rows, columns), 1, *[jnp.dtype(dtype)] * 2, "cuda") for op in FORWARD]
+    choose = functools.partial(_choice.choose, around="apart", biased=True)
+    assert [choose(*p, read="reduced").implementation for p in problems] == expected
+    for problem in problems:
+        assert choose(*problem, read="across") == choose(*problem)
+        assert choose(*problem, read="reduced", batch_invariant=True).implementation == "cuda"
 
 
 PADDED = {  # by op, dtype and how much of a power of two rows fill: what a derivative is of
