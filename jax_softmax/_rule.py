@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 from ._reference import ONE_KERNEL, filled
 
 # How code reads a result, that XLA may have what makes it within.
-BY_ELEMENTS = ("converted", "elements", "weighed")
-UNREDUCED = ("converted", "elements")
+UNREDUCED = ("converted", "elements")  # what it makes of it is as large
+BY_ELEMENTS = (*UNREDUCED, "weighed")
 WAYS = (*BY_ELEMENTS, "reduced")
 
 
