@@ -122,6 +122,16 @@ class Context(NamedTuple):
     def is_apart(self) -> bool:
         return self.around in ("apart", "product")
 
+    @property
+    def is_known(self) -> bool:
+        """Whether it is known if XLA has what made the operand within its code."""
+        return self.is_apart or self.is_fused
+
+    @property
+    def is_bare(self) -> bool:
+        """Whether it has nothing there, and kernels add no bias."""
+        return self.is_apart and not self.biased
+
 
 def choose(
     op: str,
@@ -252,13 +262,11 @@ def _widened(problem: Problem, seen: Context, rule: Rule) -> Choice | None:
 
 def _cached(problem: Problem, seen: Context, rule: Rule) -> Choice | None:
     """Few elements that are read in a way that is likely, of which `_few` may split rows else."""
-    known = (seen.is_apart or seen.is_fused) and seen.around != "product"
+    known = seen.is_known and seen.around != "product"
     if not (known and problem.is_last and problem.is_of_one_dtype):
         return None
-    fused, elements = seen.is_fused or seen.biased, problem.elements
-    some = rule.cached.get(problem.case, ())
-    found = (c for c in some if c.has(problem.columns, elements, seen.read, fused))
-    limit = next(found, None)
+    request = problem.columns, problem.elements, seen.read, not seen.is_bare
+    limit = next((c for c in rule.cached.get(problem.case, ()) if c.has(*request)), None)
     if limit is None:
         return None
     return Choice("xla", f"{limit.over} to {limit.most} elements, which XLA has with their readers")
@@ -301,10 +309,9 @@ def _read(problem: Problem, seen: Context, rule: Rule) -> Choice | None:
     unrolled = problem.columns <= rule.interleaved["softmax"] and not problem.is_last
     if unrolled and read == "picked" and problem.is_of_one_dtype:
         return Choice("xla", "what is picked XLA has in no memory, and unrolls its columns")
-    apart = seen.is_apart and not seen.biased
     # Of what it makes element by element, or reduces, XLA has the logits' makers, too, within its
     # code.
-    known = apart or (read in WAYS and (seen.is_apart or seen.is_fused))
+    known = seen.is_bare or (read in WAYS and seen.is_known)
     in_memory = problem.is_last and known and problem.is_of_one_dtype
     if read in (None, "returned") or not in_memory:
         return None
@@ -314,10 +321,10 @@ def _read(problem: Problem, seen: Context, rule: Rule) -> Choice | None:
     by = {who for who, some in kinds.items() if problem.is_among(some)}
     fewest = max(rule.read_rows, problem.columns // rule.split_columns)
     what = "read by elements" if read == "elements" else read
-    if "pairs" in by and apart and problem.elements > fewest * problem.columns:
+    if "pairs" in by and seen.is_bare and problem.elements > fewest * problem.columns:
         why = f"a kernel reduces rows, and what is {what} of them is in no memory"
         return Choice(platform, why, pairs=True)
-    if "kernel" in by and apart:
+    if "kernel" in by and seen.is_bare:
         return Choice(platform, f"what is {what} would be several kernels of XLA's")
     if "xla" in by and seen.around != "product":
         return Choice("xla", f"what is {what} XLA has in no memory of its own")
