@@ -405,8 +405,7 @@ def _gradient_of_labels(
     if static.lse_is_used:
         factor = factor + g_lse
     factor = factor * jnp.exp(-log_sum)
-    at = jnp.where(labels < 0, labels + n, labels)
-    at = jnp.where((at < 0) | (at >= n), -1, at).astype(jnp.int32)
+    at = _positions(labels, n)
     ignored = _ignored(static, labels)
     if ignored is not None:
         at = jnp.where(ignored, NO_GRADIENT, at)
@@ -446,19 +445,26 @@ def _ignored(static: _Static, targets: jax.Array) -> jax.Array | None:
 
 def _at_labels(x: jax.Array, labels: jax.Array, axis: int) -> jax.Array:
     """`x` at its row's label; NaN where there is no such element."""
-    if jax.typeof(x).sharding.spec[axis] is None:
-        return jnp.squeeze(jnp.take_along_axis(x, jnp.expand_dims(labels, axis), axis), axis)
-    # On an explicit mesh that shards the axis: as a sum, of which only the rows travel.
     n = x.shape[axis]
+    position = _positions(labels, n)
+    if jax.typeof(x).sharding.spec[axis] is None:
+        # Past the end there is NaN.
+        position = jnp.expand_dims(jnp.where(position < 0, n, position), axis)
+        return jnp.squeeze(jnp.take_along_axis(x, position, axis), axis)
+    # On an explicit mesh that shards the axis: as a sum, of which only the rows travel.
     at = jnp.sum(jnp.where(_is_label(labels, x, axis), x, 0), axis)
-    return jnp.where((labels < -n) | (labels >= n), jnp.nan, at)
+    return jnp.where(position < 0, jnp.nan, at)
 
 
 def _is_label(labels: jax.Array, x: jax.Array, axis: int) -> jax.Array:
-    n = x.shape[axis]
-    return columns(x, axis, labels.dtype) == jnp.expand_dims(
-        jnp.where(labels < 0, labels + n, labels), axis
-    )
+    position = _positions(labels, x.shape[axis])
+    return columns(x, axis, position.dtype) == jnp.expand_dims(position, axis)
+
+
+def _positions(labels: jax.Array, n: Any) -> jax.Array:
+    """Which of a row's `n` elements its label is, in int32; -1 where it is none of them."""
+    at = jnp.where(labels < 0, labels + n, labels)
+    return jnp.where((at >= 0) & (at < n), at.astype(jnp.int32), -1)
 
 
 # ---- Tangents of loss and logsumexp, linear in those of logits and probabilities ----------------

@@ -113,6 +113,18 @@ def test_negative_and_out_of_range_labels(labels):
     assert_close(*(jax.grad(lambda x, loss=loss: loss(x, labels).sum())(logits) for loss in BOTH))
 
 
+@pytest.mark.parametrize("where", [None, np.ones(7, bool)], ids=["all", "where"])
+def test_labels_that_32_signed_bits_do_not_hold(where):
+    logits, _ = batch(3, 7)
+    for dtype, labels in (np.uint32, [2**32 - 1, 2**31, 3]), (np.int64, [2**32 + 1, -(2**32), 3]):
+        with jax.enable_x64(dtype == np.int64):
+            labels = np.array(labels, dtype)
+            options = {} if where is None else {"where": where[None]}
+            got = BOTH[0](logits, labels, **options)
+            assert np.isnan(got[:2]).all()
+            np.testing.assert_array_equal(got[2], BOTH[0](logits, np.full(3, 3), **options)[2])
+
+
 def test_a_logit_of_minus_infinity():
     logits, labels = jnp.array([[0.0, 1.0, -jnp.inf]] * 2), np.array([0, 2])
     assert_close(*(loss(logits, labels) for loss in BOTH))

@@ -350,6 +350,17 @@ def smooth_loss(x, labels, axis, **kwargs):
     )
 
 
+@pytest.mark.parametrize("dtype", ["int32", "uint32", "uint16"])
+def test_integers_of_every_kind_label_sharded_classes(dtype, make_mesh):
+    loss = jax_softmax.softmax_cross_entropy_with_integer_labels
+    labels = labels_of(1).astype(dtype)
+    mesh = make_mesh(AxisType.Explicit)
+    with jax.set_mesh(mesh):
+        x = jax.device_put(randn(), NamedSharding(mesh, P(None, "a")))
+        got = loss(x, labels, 1)
+    np.testing.assert_allclose(got, loss(randn(), labels, 1), rtol=1e-6)
+
+
 # What runs, from the operand and the labels; the result has the operand's shape, or the rows'.
 REDUCING = {
     "logsumexp": lambda x, labels, axis: jax_softmax.logsumexp(x, axis),
