@@ -107,7 +107,7 @@ def _mask(x: jax.Array, operands: Arrays, causal: bool) -> jax.Array | None:
     keep = operands.get("mask")
     if causal:
         seen = _causal(*x.shape[-2:])
-        keep = seen if keep is None else keep & seen
+        keep = seen if keep is None else keep & jnp.expand_dims(seen, range(keep.ndim - 2))
     return keep
 
 
@@ -190,7 +190,9 @@ def _jvp(
     if moved:
         scale, t = _logits_tangent(x, operands, moved, static, dtype)
         if log:
-            out = _log_tangent(y, scale * t if scale != 1 else t, operands, causal, params)
+            if scale != 1:  # by float16, so that no cotangent overflows before
+                t = scale * (t.astype(jnp.float32) if t.dtype == jnp.float16 else t)
+            out = _log_tangent(y, t, operands, causal, params)
         else:
             aligned = align(y, _spread(t, y), axis=axis)
             out = softmax_tangent_p.bind(*aligned, scale=scale, zeros_are_masked=True, **params)
@@ -221,15 +223,23 @@ def _logits_tangent(
 ) -> tuple[float, jax.Array]:
     """A number, and what it times is the tangent of the logits; masked ones hold anything."""
     factor, softcap = static["factor"], static["softcap"]
-    if moved.keys() == {"x"} and not softcap and "scale" not in operands:
+    only_x = moved.keys() == {"x"} and "scale" not in operands
+    if only_x and not softcap:
         return factor, moved["x"]
-    if moved.keys() == {"bias"}:
-        return 1.0, moved["bias"].astype(x.dtype)
     wide = _reference.compute_dtype(x.dtype, dtype)
+    # The cotangent is rounded to the dtype of this: to that of `x` where it is to be multiplied by
+    # no traced scale, nor added up for a wider bias, nor may overflow before.
+    exact = x.dtype == jnp.float16 or "scale" in operands
+    if "bias" in moved:
+        exact |= moved["bias"].dtype != x.dtype
+    rounded = wide if exact else x.dtype
+    if moved.keys() == {"bias"}:
+        return 1.0, moved["bias"].astype(rounded)
+    number = factor if only_x else 1.0
     scale = factor * operands["scale"].astype(wide) if "scale" in operands else factor
     t = 0
     if "x" in moved:
-        t = moved["x"].astype(wide) * scale
+        t = moved["x"].astype(wide) * (1 if only_x else scale)
     if "scale" in moved or softcap:
         z = kept(_mask(x, operands, static["causal"]), x.astype(wide))
         if "scale" in moved:
@@ -238,7 +248,7 @@ def _logits_tangent(
             t = t * (1 - jnp.tanh(z * scale / softcap) ** 2)
     if "bias" in moved:
         t = t + moved["bias"].astype(wide)
-    return 1.0, jnp.asarray(t).astype(x.dtype)
+    return number, jnp.asarray(t).astype(rounded)
 
 
 def _log_tangent(

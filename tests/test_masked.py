@@ -289,12 +289,16 @@ MISTAKES = {
     "complex bias": ({"bias": 1j}, TypeError, "bias wants real"),
     "scale per column": ({"scale": np.ones(7)}, ValueError, "scale of shape"),
     "sink per column": ({"sink": np.ones(7)}, ValueError, "sink of shape"),
-    "two axes": ({"axis": (0, 1)}, TypeError, "axis"),
+    "two axes": ({"axis": (0, 1)}, TypeError, r"axis wants an int, got \(0, 1\)"),
     "no such axis": ({"axis": 4}, ValueError, "axis 4"),
     "causal along rows": ({"axis": 1, "causal": True}, ValueError, "causal"),
     "softcap of zero": ({"softcap": 0.0}, ValueError, "softcap"),
+    "softcap of no float32": ({"softcap": 1e39}, ValueError, "softcap"),
+    "softcap of infinity": ({"softcap": np.inf}, ValueError, "softcap"),
+    "softcap of text": ({"softcap": "a"}, TypeError, "softcap wants a number, known at compile"),
     "integer result": ({"dtype": np.int32}, TypeError, "dtype"),
     "implementation": ({"implementation": "magic"}, ValueError, "implementation"),
+    "list": ({"implementation": ["cpu"]}, TypeError, "implementation wants a string or None"),
 }
 
 
@@ -305,6 +309,20 @@ def test_mistakes_are_named(mistake):
         masked_softmax(arrays(dtype=np.float32)["x"], **kwargs)
     with pytest.raises(TypeError, match="x wants real"):
         masked_softmax(np.ones((2, 3), np.complex64))
+    with pytest.raises(TypeError, match="masked_softmax does not take a boolean"):
+        masked_softmax(np.ones((2, 3), bool))
+
+
+@each_form
+@pytest.mark.parametrize("operand", ["x", "scale", "sink"])
+def test_a_mask_of_more_dimensions_beside_a_causal_one_promotes_no_rank(operand, log):
+    def f(v):
+        given = {"x": np.ones((2, 4, 6), np.float32), operand: v}
+        return masked_softmax(mask=np.ones((2, 4, 6), bool), causal=True, log=log, **given)[0, 0, 0]
+
+    with jax.numpy_rank_promotion("raise"):
+        value = jnp.ones((2, 4, 6)) if operand == "x" else jnp.float32(1)
+        assert jnp.isfinite(jax.grad(f)(value)).all()
 
 
 def test_cotangents_under_the_mask_do_not_count():

@@ -466,6 +466,45 @@ def test_what_has_no_kernel_on_the_cpu_is_plain_jax_around_softmax():
 
 
 @each_form
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("moved", ["bias", "full bias", "scale"])
+def test_wide_terms_of_16_bit_logits_have_wide_gradients(moved, dtype, log):
+    """Whose digits, and whose range, are not those of the logits."""
+    x = jnp.asarray(np.random.default_rng(0).standard_normal((64, 8)), dtype)
+    weights = jnp.arange(8, dtype="float32") * 1000
+    value = {"bias": jnp.zeros(8), "full bias": jnp.zeros((64, 8)), "scale": jnp.float32(0.5)}[
+        moved
+    ]
+    name = moved.removeprefix("full ")
+
+    def loss(f, x, v):
+        return jnp.sum(weights * f(x, log=log, **{name: v}))
+
+    kernels = functools.partial(masked_softmax, dtype="float32")
+    got, want = (
+        jax.grad(functools.partial(loss, f), 1)(z, value)
+        for f, z in ((kernels, x), (naive, x.astype("float32")))
+    )
+    np.testing.assert_allclose(got, want, rtol=2e-5, atol=2e-6 * float(abs(want).max()))
+
+
+@each_form
+@pytest.mark.parametrize("options", [{}, {"softcap": 50.0}, {"traced": True}], ids=str)
+def test_a_scale_keeps_gradients_of_float16_in_range(options, log):
+    x, weights = jnp.asarray([[1, 2, -1, 3]], "float16"), jnp.asarray([[1e6, 0, 0, -1e6]])
+    scale = jnp.float32(0.01) if options.pop("traced", False) else 0.01
+
+    def loss(x):
+        return jnp.sum(
+            weights * masked_softmax(x, dtype="float32", scale=scale, log=log, **options)
+        )
+
+    f = jax.nn.log_softmax if log else jax.nn.softmax
+    want = jax.grad(lambda x: jnp.sum(weights * f(0.01 * x)))(x.astype("float32"))
+    np.testing.assert_allclose(jax.grad(loss)(x), want, rtol=2e-3, atol=2)
+
+
+@each_form
 @pytest.mark.parametrize("options", KERNEL_OPTIONS, ids="+".join)
 def test_gradients_of_kernels(backend, options, log):
     """Those of float32 kernels beside autodiff of the definition in float64."""
