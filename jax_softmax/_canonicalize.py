@@ -17,6 +17,7 @@ Axis = int | Sequence[int] | None
 # How `jit` is to inline public functions: as the caller is traced, so that a primitive's lowering
 # sees what made its operands. From jax 0.11 on, True means later.
 EARLY: Any = getattr(getattr(jax, "Inline", None), "JAX_EARLY", True)
+LARGEST = float(jnp.finfo("float32").max)
 
 
 def hashable(axis: Axis) -> Axis:
@@ -28,11 +29,11 @@ def hashable(axis: Axis) -> Axis:
     return _index(axis, axis)
 
 
-def _index(one: Any, axis: Any) -> int:
+def _index(one: Any, axis: Any, wanted: str = "an int, a tuple of ints or None") -> int:
     try:
         return operator.index(one)
     except TypeError:
-        raise TypeError(f"axis wants an int, a tuple of ints or None, got {axis!r}") from None
+        raise TypeError(f"axis wants {wanted}, got {axis!r}") from None
 
 
 def floating(x: ArrayLike, op: str = "softmax") -> jax.Array:
@@ -43,6 +44,8 @@ def floating(x: ArrayLike, op: str = "softmax") -> jax.Array:
             "convert it with jax.numpy.asarray"
         )
     x = jnp.asarray(x)
+    if jnp.issubdtype(x.dtype, jax.dtypes.extended):
+        raise TypeError(f"{op} wants numbers, got {x.dtype}")
     if x.dtype == jnp.bool_:
         raise TypeError(f"{op} does not take a boolean array; convert it with x.astype(float)")
     if not jnp.issubdtype(x.dtype, jnp.inexact):
@@ -132,9 +135,9 @@ def masked(
 
     The terms have the rank of `x`; a scale that may be traced is one of them.
     """
-    x = _real("x", floating(x))
+    x = _real("x", floating(x, "masked_softmax"))
     x = x.astype(jnp.float32) if x.dtype.itemsize == 1 else x  # a dtype that has infinities
-    axis = canonical_axes(_index(axis, axis), x.ndim)[0]
+    axis = canonical_axes(_index(axis, axis, "an int"), x.ndim)[0]
     if mask is not None:
         mask = boolean("mask", mask)
         _broadcasts("mask", mask.shape, "x", x.shape)
@@ -142,8 +145,8 @@ def masked(
         raise ValueError(
             f"causal wants the last of at least two axes, got axis {axis} of shape {x.shape}"
         )
-    if softcap is not None and not softcap > 0:
-        raise ValueError(f"softcap wants a positive number or None, got {softcap}")
+    if softcap is not None and not 0 < _number("softcap", softcap) <= LARGEST:
+        raise ValueError(f"softcap wants a positive number of float32 or None, got {softcap}")
     terms: dict[str, jax.Array] = {}
 
     def rank_of_x(operand: jax.Array) -> jax.Array:
@@ -363,6 +366,12 @@ def three_state(batch_invariant: bool | None) -> bool | None:
     return bool(batch_invariant)
 
 
+def name_or_none(implementation: str | None) -> str | None:
+    if implementation is not None and not isinstance(implementation, str):
+        raise TypeError(f"implementation wants a string or None, got {implementation!r}")
+    return implementation
+
+
 def request(
     op: str,
     x: jax.Array,
@@ -378,10 +387,9 @@ def request(
     """
     batch_invariant = three_state(batch_invariant)
     params = {"axis": axis, "dtype": dtype, "batch_invariant": batch_invariant}
+    implementation = name_or_none(implementation)
     if implementation is None:
         return params | {"backend": None, "strategy": "auto"}
-    if not isinstance(implementation, str):
-        raise TypeError(f"implementation wants a string or None, got {implementation!r}")
     backend, _, strategy = implementation.partition(":")
     if backend not in ("cuda", "cpu", "xla"):
         raise ValueError(

@@ -77,7 +77,7 @@ def masked_softmax(
         factor=factor,
         softcap=0.0 if softcap is None else float(softcap),
         causal=bool(causal),
-        implementation=implementation,
+        implementation=_canonicalize.name_or_none(implementation),
         batch_invariant=_canonicalize.three_state(batch_invariant),
     )
 

@@ -99,8 +99,8 @@ def _apply(
         where,
         axis=_canonicalize.hashable(axis),
         dtype=_canonicalize.hashable_dtype(dtype),
-        implementation=implementation,
-        batch_invariant=batch_invariant,
+        implementation=_canonicalize.name_or_none(implementation),
+        batch_invariant=_canonicalize.three_state(batch_invariant),
     )
 
 
@@ -120,7 +120,7 @@ def _apply_jit(
     dtype: Any,
     **request: Any,
 ) -> Array:
-    x = _canonicalize.floating(x)
+    x = _canonicalize.floating(x, primitive.name)
     dtype = _canonicalize.result_dtype(x, dtype)
     if where is not None:
         x, where = _canonicalize.broadcast_mask(x, where)

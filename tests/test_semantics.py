@@ -441,6 +441,9 @@ BAD_ARGUMENTS = {
         TypeError,
         "batch_invariant wants True, False or None",
     ),
+    "batch array": ((X,), {"batch_invariant": jnp.array(True)}, TypeError, "wants True, False or"),
+    "implementation list": ((X,), {"implementation": ["cpu"]}, TypeError, "wants a string or None"),
+    "random key": ((jax.random.key(0),), {}, TypeError, "wants numbers, got key"),
     "xla strategy": ((X,), {"implementation": "xla:row"}, ValueError, "no strategies"),
 }
 
