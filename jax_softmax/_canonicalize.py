@@ -17,7 +17,8 @@ Axis = int | Sequence[int] | None
 # How `jit` is to inline public functions: as the caller is traced, so that a primitive's lowering
 # sees what made its operands. From jax 0.11 on, True means later.
 EARLY: Any = getattr(getattr(jax, "Inline", None), "JAX_EARLY", True)
-LARGEST = float(jnp.finfo("float32").max)
+# Numbers by which float32 can be multiplied and divided.
+SMALLEST, LARGEST = 1e-37, 1e37
 
 
 def hashable(axis: Axis) -> Axis:
@@ -145,8 +146,10 @@ def masked(
         raise ValueError(
             f"causal wants the last of at least two axes, got axis {axis} of shape {x.shape}"
         )
-    if softcap is not None and not 0 < _number("softcap", softcap) <= LARGEST:
-        raise ValueError(f"softcap wants a positive number of float32 or None, got {softcap}")
+    if softcap is not None and not SMALLEST <= _number("softcap", softcap) <= LARGEST:
+        raise ValueError(
+            f"softcap wants a positive number, {SMALLEST} to {LARGEST}, or None, got {softcap}"
+        )
     terms: dict[str, jax.Array] = {}
 
     def rank_of_x(operand: jax.Array) -> jax.Array:
@@ -221,6 +224,8 @@ def loss_options(label_smoothing: Any, z_loss: Any, ignore_index: Any) -> LossOp
 
 def _number(name: str, value: Any) -> float:
     try:
+        if isinstance(value, str):
+            raise TypeError
         return float(value)
     except (TypeError, ValueError):
         raise TypeError(f"{name} wants a number, known at compile time, got {value!r}") from None

@@ -41,8 +41,8 @@ def masked_softmax(
       axis: one axis.
       log: True for the logarithm, as by `log_softmax`.
       dtype: the result's dtype, or None for `x`'s.
-      softcap: a positive number c for which `cap(z) = c * tanh(z / c)`, as in Gemma 2; None for
-        none.
+      softcap: a number c, 1e-37 to 1e37, for which `cap(z) = c * tanh(z / c)`, as in Gemma 2; None
+        for none.
       sink: a logit that takes part in every row's sum and has no result (attention sinks, Xiao et
         al. 2023); broadcast against `x` without `axis`.
       implementation: of the softmax, as in `softmax`.
@@ -54,10 +54,11 @@ def masked_softmax(
 
     Raises:
       TypeError: `x`, `bias`, `scale` or `sink` is not real, `mask` is not boolean, `axis` is not
-        one int, or `dtype` is not floating.
-      ValueError: something does not broadcast against `x`, `axis` is out of range, `softcap` is not
-        positive, `causal` meets another axis than the last or fewer than two dimensions, or
-        `implementation` cannot run here.
+        one int, `dtype` is not floating, `softcap` is no number known at compile time, or
+        `implementation` or `batch_invariant` is of another type.
+      ValueError: something does not broadcast against `x`, `axis` or `softcap` is out of range,
+        `causal` meets another axis than the last or fewer than two dimensions, or `implementation`
+        cannot run here.
 
     One kernel does it all; the mask and the bias are read as they are, never broadcast in memory.
     Along another axis than the last, and on several devices of an automatic mesh, plain JAX

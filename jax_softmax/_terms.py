@@ -188,14 +188,14 @@ def _jvp(
     sink_t = moved.pop("sink", None)
     out = None
     if moved:
-        scale, t = _logits_tangent(x, operands, moved, static, dtype)
+        number, t = _logits_tangent(x, operands, moved, static, dtype)
         if log:
-            if scale != 1:  # by float16, so that no cotangent overflows before
-                t = scale * (t.astype(jnp.float32) if t.dtype == jnp.float16 else t)
+            if number != 1:  # in float32 for float16, whose cotangents would overflow first
+                t = number * (t.astype(jnp.float32) if t.dtype == jnp.float16 else t)
             out = _log_tangent(y, t, operands, causal, params)
         else:
             aligned = align(y, _spread(t, y), axis=axis)
-            out = softmax_tangent_p.bind(*aligned, scale=scale, zeros_are_masked=True, **params)
+            out = softmax_tangent_p.bind(*aligned, scale=number, zeros_are_masked=True, **params)
     if sink_t is not None:
         x = kept(_mask(x, operands, causal), x)
         z, keep = logits(x, operands, **static, wide=_reference.compute_dtype(x.dtype, dtype))
@@ -223,23 +223,21 @@ def _logits_tangent(
 ) -> tuple[float, jax.Array]:
     """A number, and what it times is the tangent of the logits; masked ones hold anything."""
     factor, softcap = static["factor"], static["softcap"]
-    only_x = moved.keys() == {"x"} and "scale" not in operands
-    if only_x and not softcap:
+    if moved.keys() == {"x"} and not softcap and "scale" not in operands:
         return factor, moved["x"]
     wide = _reference.compute_dtype(x.dtype, dtype)
-    # The cotangent is rounded to the dtype of this: to that of `x` where it is to be multiplied by
-    # no traced scale, nor added up for a wider bias, nor may overflow before.
-    exact = x.dtype == jnp.float16 or "scale" in operands
+    # The cotangent is rounded to the dtype of what this returns: to that of `x` but where it is
+    # multiplied by a traced scale, added up for a wider bias, or could overflow before.
+    exact = x.dtype == jnp.float16 or ("scale" in operands and moved.keys() != {"bias"})
     if "bias" in moved:
         exact |= moved["bias"].dtype != x.dtype
     rounded = wide if exact else x.dtype
     if moved.keys() == {"bias"}:
         return 1.0, moved["bias"].astype(rounded)
-    number = factor if only_x else 1.0
     scale = factor * operands["scale"].astype(wide) if "scale" in operands else factor
     t = 0
     if "x" in moved:
-        t = moved["x"].astype(wide) * (1 if only_x else scale)
+        t = moved["x"].astype(wide) * scale
     if "scale" in moved or softcap:
         z = kept(_mask(x, operands, static["causal"]), x.astype(wide))
         if "scale" in moved:
@@ -248,7 +246,7 @@ def _logits_tangent(
             t = t * (1 - jnp.tanh(z * scale / softcap) ** 2)
     if "bias" in moved:
         t = t + moved["bias"].astype(wide)
-    return number, jnp.asarray(t).astype(rounded)
+    return 1.0, jnp.asarray(t).astype(rounded)
 
 
 def _log_tangent(
