@@ -37,7 +37,7 @@ def _index(one: Any, axis: Any, wanted: str = "an int, a tuple of ints or None")
         raise TypeError(f"axis wants {wanted}, got {axis!r}") from None
 
 
-def floating(x: ArrayLike, op: str = "softmax") -> jax.Array:
+def floating(x: ArrayLike, op: str) -> jax.Array:
     """`x` as a strongly typed floating or complex array."""
     if not isinstance(x, jax.Array | np.ndarray | np.generic | int | float | complex):
         raise TypeError(
@@ -390,9 +390,7 @@ def request(
 
     `implementation` is None or `"backend"` or `"backend:strategy"`.
     """
-    batch_invariant = three_state(batch_invariant)
     params = {"axis": axis, "dtype": dtype, "batch_invariant": batch_invariant}
-    implementation = name_or_none(implementation)
     if implementation is None:
         return params | {"backend": None, "strategy": "auto"}
     backend, _, strategy = implementation.partition(":")
