@@ -39,7 +39,7 @@ def _index(one: Any, axis: Any, wanted: str = "an int, a tuple of ints or None")
 
 def floating(x: ArrayLike, op: str) -> jax.Array:
     """`x` as a strongly typed floating or complex array."""
-    if not isinstance(x, jax.Array | np.ndarray | np.generic | int | float | complex):
+    if not _is_array_like(x, int | float | complex):
         raise TypeError(
             f"{op} wants an array or a number, got {type(x).__name__}; "
             "convert it with jax.numpy.asarray"
@@ -52,6 +52,12 @@ def floating(x: ArrayLike, op: str) -> jax.Array:
     if not jnp.issubdtype(x.dtype, jnp.inexact):
         return x.astype(jnp.float64 if x.dtype.itemsize == 8 else jnp.float32)
     return jax.lax.convert_element_type(x, x.dtype)  # drops the weak type of a Python number
+
+
+def _is_array_like(x: Any, numbers: Any) -> bool:
+    """Whether JAX's own functions take it; parameters of some layers are pytrees that they take."""
+    arrays = jax.Array | np.ndarray | np.generic
+    return isinstance(x, arrays | numbers) or hasattr(x, "__jax_array__")
 
 
 def hashable_dtype(dtype: Any) -> Any:
@@ -100,7 +106,7 @@ def real_rows(x: ArrayLike, axis: Axis, op: str) -> tuple[jax.Array, tuple[int, 
 
 
 def boolean(name: str, mask: ArrayLike) -> jax.Array:
-    if not isinstance(mask, jax.Array | np.ndarray | np.generic | bool):
+    if not _is_array_like(mask, bool):
         raise TypeError(f"{name} wants a boolean array, got {type(mask).__name__}")
     mask = jnp.asarray(mask)
     if mask.dtype != jnp.bool_:

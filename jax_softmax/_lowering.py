@@ -316,9 +316,17 @@ def _lower_reference(
             f"{'/'.join(ctx.module_context.platforms)}; put the operands on a {backend} device, "
             "or leave implementation=None"
         )
-    attributes = {k: v for k, v in request.items() if k not in OF_CHOICE}
-    function = partial(reference, axis=axis, dtype=dtype, **attributes)
+    function = partial(untold(reference), axis=axis, dtype=dtype, **request)
     return mlir.lower_fun(function, multiple_results=len(ctx.avals_out) > 1)(ctx, *operands)
+
+
+def untold(reference: Reference) -> Reference:
+    """Plain JAX that may be given what it is not told."""
+
+    def function(*operands: jax.Array, **request: Any) -> Any:
+        return reference(*operands, **{k: v for k, v in request.items() if k not in OF_CHOICE})
+
+    return function
 
 
 def _decide(avals: Sequence[Any], *, here: str, op: str, **params: Any) -> str | None:

@@ -13,6 +13,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
+from jax.experimental import jet
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, xla
 
@@ -34,6 +35,19 @@ def _row_primitive(name: str, reference: Callable[..., jax.Array]) -> Primitive:
     batching.primitive_batchers[primitive] = partial(_batch, primitive)
     _lowering.register(primitive, reference)
     return primitive
+
+
+def def_series(primitive: Primitive, plain: Callable[..., Any]) -> None:
+    """The rule of `jax.experimental.jet`: Taylor series of the plain JAX that computes the same.
+
+    There is none for derivatives, as jet has no rule for the names of residuals.
+    """
+
+    def rule(primals: Sequence[jax.Array], series: Sequence[Any], **params: Any) -> Any:
+        params.pop("backend", None)
+        return jet.jet(partial(plain, **params), primals, series, factorial_scaled=False)
+
+    jet.jet_rules[primitive] = rule
 
 
 def _abstract_eval(x: Any, *others: Any, axis: int, dtype: Any, **request: Any) -> Any:
@@ -163,6 +177,7 @@ def _d_log_softmax_cotangent(y: jax.Array, g: jax.Array, dy: jax.Array, axis: in
 softmax_p = _row_primitive("softmax", _reference.softmax)
 softmax_tangent_p = _row_primitive("softmax_tangent", _reference.softmax_tangent)
 _def_jvp(softmax_p, softmax_tangent_p)
+def_series(softmax_p, _lowering.untold(_reference.softmax))
 # The Jacobian of softmax is symmetric: one kernel serves both modes.
 _def_linear(softmax_tangent_p, softmax_tangent_p, _d_softmax_tangent)
 
@@ -170,5 +185,6 @@ log_softmax_p = _row_primitive("log_softmax", _reference.log_softmax)
 log_softmax_tangent_p = _row_primitive("log_softmax_tangent", _reference.log_softmax_tangent)
 log_softmax_cotangent_p = _row_primitive("log_softmax_cotangent", _reference.log_softmax_cotangent)
 _def_jvp(log_softmax_p, log_softmax_tangent_p, of_operand=True)
+def_series(log_softmax_p, _lowering.untold(_reference.log_softmax))
 _def_linear(log_softmax_tangent_p, log_softmax_cotangent_p, _d_log_softmax_tangent)
 _def_linear(log_softmax_cotangent_p, log_softmax_tangent_p, _d_log_softmax_cotangent)

@@ -19,7 +19,7 @@ from jax.interpreters import ad, batching, xla
 from jax.sharding import NamedSharding, PartitionSpec
 
 from . import _lowering, _reference
-from ._primitives import RESIDUAL, batch_to, vary_alike
+from ._primitives import RESIDUAL, batch_to, def_series, vary_alike
 
 
 def _primitive(
@@ -193,6 +193,12 @@ def _transpose_to(primitive: Primitive) -> Callable[..., Any]:
     return rule
 
 
+def _logsumexp_of_jax(x: jax.Array, *, axis: int, dtype: Any, **request: Any) -> jax.Array:
+    del request
+    wide = x.astype(_reference.compute_dtype(x.dtype, dtype))
+    return jax.nn.logsumexp(wide, axis).astype(dtype)
+
+
 _register_reducing = partial(_lowering.register, per_row=True)
 logsumexp_p = _primitive(
     "logsumexp", _reference.logsumexp, reduces=True, register=_register_reducing
@@ -219,6 +225,8 @@ cross_entropy_gradient_p = _primitive(
     reduces=False,
     register=_lowering.register_map,
 )
+# The reference's clamp has bounds that are numbers, which jet takes for arrays of its shape.
+def_series(logsumexp_p, _logsumexp_of_jax)
 ad.primitive_jvps[logsumexp_p] = _jvp
 ad.primitive_jvps[logsumexp_parts_p] = _parts_jvp
 ad.primitive_jvps[logsumexp_tangent_p] = _tangent_jvp

@@ -23,6 +23,7 @@ from ._lowering import has_kernel_with_terms
 from ._primitives import (
     RESIDUAL,
     batch_to,
+    def_series,
     log_softmax_p,
     log_softmax_tangent_p,
     softmax_p,
@@ -270,6 +271,7 @@ def _primitive(name: str, *, log: bool) -> Primitive:
     composed = partial(_composed, log=log)
     default = mlir.lower_fun(composed, multiple_results=False)
     rule = partial(_lower, name=name, composed=composed)
+    def_series(primitive, partial(composed, backend=None))
     _lowering.register_seeing(primitive, default, rule, partial(_decide, name=name))
     return primitive
 

@@ -1,5 +1,6 @@
 """What a drop-in keeps: arguments, dtypes, masks, edge values and errors, next to `jax.nn`."""
 
+import dataclasses
 import functools
 import inspect
 import itertools
@@ -27,6 +28,17 @@ def theirs(name):
 
 def randn(*shape, dtype=np.float32, seed=0):
     return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass
+class Parameter:
+    """What layers of Flax NNX have for parameters: a pytree that jax.nn takes for an array."""
+
+    value: jax.Array
+
+    def __jax_array__(self):
+        return self.value
 
 
 def assert_same(got, want, rtol=2e-6, atol=1e-6):
@@ -192,6 +204,16 @@ def test_integers_are_converted_before_the_maximum_is_subtracted():
     x = jnp.array([127, -128], jnp.int8)
     np.testing.assert_allclose(jax_softmax.softmax(x), [1, np.exp(-255.0)], atol=1e-30)
     assert jax.nn.softmax(x)[0] < 0.5
+
+
+@each_name
+def test_pytrees_that_are_arrays(name):
+    x, mask = randn(3, 4), np.arange(4) != 1
+    f, want = getattr(jax_softmax, name), getattr(jax.nn, name)(x, where=mask)
+    np.testing.assert_allclose(f(Parameter(x), where=Parameter(mask)), want, rtol=1e-6)
+    got = jax.grad(lambda p: jnp.sum(f(p)[0, :2]))(Parameter(x))
+    want = jax.grad(lambda x: jnp.sum(f(x)[0, :2]))(x)
+    np.testing.assert_array_equal(got.value, want)
 
 
 @each_name

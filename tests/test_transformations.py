@@ -12,6 +12,7 @@ import pytest
 from _support import MOVES, both, compiled, count_calls, device_of, operations
 from _truth import BACKWARD, CONVERSIONS
 from jax import export
+from jax.experimental import jet
 from jax.test_util import check_grads
 
 import jax_softmax
@@ -111,6 +112,29 @@ def test_third_derivative(name):
     x = randn(3)
     got, want = (jax.jit(jax.jacfwd(jax.jacrev(jax.jacfwd(f))))(x) for f in both(name))
     assert_close(got, want)
+
+
+MASK = np.arange(12) % 5 != 2
+# Ours, and what jet knows: masks are no operands, as these have no series.
+SERIES = {
+    "softmax": (jax_softmax.softmax, jax.nn.softmax),
+    "log_softmax": (jax_softmax.log_softmax, jax.nn.log_softmax),
+    "where": tuple(functools.partial(f, where=MASK) for f in both("softmax")),
+    "logsumexp": (jax_softmax.logsumexp, functools.partial(jax.nn.logsumexp, axis=-1)),
+    "terms": (
+        lambda x: jax_softmax.masked_softmax(x, MASK, scale=0.5, softcap=2.0, causal=True),
+        lambda x: jax.nn.softmax(2 * jnp.tanh(x / 4), where=MASK & np.tri(3, 12, 9, bool)),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", SERIES)
+@pytest.mark.parametrize("wrap", [lambda f: f, jax.jit], ids=["eager", "jit"])
+def test_taylor_series(case, wrap):
+    x, *terms = randn(4, 3, 12)
+    got, want = (jet.jet(wrap(f), (x,), (terms,)) for f in SERIES[case])
+    assert_close(got, want, atol=1e-5)
+    assert np.abs(np.asarray(want[1][2])).max() > 0.1  # the third term is not all zeros
 
 
 @each_name
