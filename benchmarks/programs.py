@@ -14,8 +14,9 @@ for softmax and log-softmax, which are
 
 Time is that of all kernels. Programs of the same text are compiled and timed once. How far each
 result is from jax.nn's is reported, not judged: what is picked or sorted may differ. --lengths has
-attention of as many queries and keys each, and as many scores in all. Exits with 1 if a case
-failed.
+attention of as many queries and keys each, and as many scores in all, --columns losses of logits of
+as many columns, and as many elements in all; with --widened these functions are given a float32
+copy, and return one. Exits with 1 if a case failed.
 """
 
 import argparse
@@ -32,7 +33,7 @@ import jax.numpy as jnp
 from cases import NATIVE
 from graph import FIXED_PRODUCTS
 from graph_report import mean_speedup
-from options import add_list, add_rounds, numbers, run_parser, start_jax
+from options import OPS, add_list, add_rounds, numbers, run_parser, start_jax
 from recipes import RECIPES, Recipe, draw, drawn, shapes
 from report import Entry, attempt, environment, exit_code, record
 from timing import TIMERS, time_calls
@@ -41,20 +42,30 @@ import jax_softmax
 
 DIRECTIONS = ("forward", "gradient")
 SMALL = 8  # the most of any dimension that --small leaves
+ELEMENTS = 2**25  # of the logits that --columns has
+UNIT = 1024  # of their rows
 
 
-def implementations(platform: str) -> dict[str, Any]:
+def _of_float32(f: Callable[..., jax.Array], x: jax.Array, *args: Any, **kw: Any) -> jax.Array:
+    return f(x.astype(jnp.float32), *args, **kw)
+
+
+def implementations(platform: str, widened: bool) -> dict[str, Any]:
     """What a recipe takes as `nn`, by name."""
 
-    def ours(**request: Any) -> Any:
-        ops = (jax_softmax.softmax, jax_softmax.log_softmax)
-        return types.SimpleNamespace(**{f.__name__: functools.partial(f, **request) for f in ops})
+    def functions(library: Any, **request: Any) -> Any:
+        made = {}
+        for op in OPS:
+            f = functools.partial(getattr(library, op), **request)
+            made[op] = functools.partial(_of_float32, f) if widened else f
+        return types.SimpleNamespace(**made)
 
+    ours = functools.partial(functions, jax_softmax)
     return {
         "native": ours(implementation=NATIVE[platform], batch_invariant=False),
         "xla": ours(implementation="xla"),
         "default": ours(),
-        "jax_nn": jax.nn,
+        "jax_nn": functions(jax.nn),
     }
 
 
@@ -83,6 +94,12 @@ def of_length(recipe: Recipe, length: int) -> Recipe:
     sizes = recipe.sizes
     batch = max(scores_of(sizes) // (sizes["H"] * length**2), 1)
     return recipe._replace(sizes={**sizes, "T": length, "B": batch})
+
+
+def of_columns(recipe: Recipe, columns: int) -> Recipe:
+    """A loss of logits of so many columns."""
+    rows = max(ELEMENTS // columns // UNIT, 1) * UNIT
+    return recipe._replace(sizes={"B": rows, "V": columns})
 
 
 def distance(got: Any, want: Any) -> float:
@@ -122,7 +139,7 @@ class Bench:
         options = FIXED_PRODUCTS if self.platform == "gpu" and self.args.fixed else None
         by_text: dict[str, Future[jax.stages.Compiled]] = {}
         programs = {}
-        for name, nn in implementations(self.platform).items():
+        for name, nn in implementations(self.platform, self.args.widened).items():
             lowered = jax.jit(program(recipe, nn, direction)).lower(*arguments)
             text = lowered.as_text()
             if text not in by_text:
@@ -132,11 +149,14 @@ class Bench:
 
     def recipes(self) -> list[Recipe]:
         """Those that are asked for."""
-        names, lengths = self.args.names, self.args.lengths
+        names, lengths, columns = self.args.names, self.args.lengths, self.args.columns
         asked = [recipe for recipe in RECIPES if not names or recipe.name in names]
         if lengths:
             of_scores = {recipe.name: recipe for recipe in asked if scores_of(recipe.sizes)}
             asked = [of_length(recipe, n) for recipe in of_scores.values() for n in lengths]
+        if columns:
+            of_rows = {recipe.name: recipe for recipe in asked if set(recipe.sizes) == {"B", "V"}}
+            asked = [of_columns(recipe, n) for recipe in of_rows.values() for n in columns]
         return asked
 
     def sizes(self, recipe: Recipe) -> dict[str, int]:
@@ -214,6 +234,8 @@ def main() -> int:
     add_list(parser, "--names", tuple({recipe.name for recipe in RECIPES}), ())
     add_rounds(parser)
     parser.add_argument("--lengths", type=numbers, default=(), help="of rows of attention's scores")
+    parser.add_argument("--columns", type=numbers, default=(), help="of the logits of losses")
+    parser.add_argument("--widened", action="store_true", help="softmax of a float32 copy")
     parser.add_argument("--fixed", action="store_true", help="no tuning of matrix products")
     parser.add_argument("--small", action="store_true", help="small arrays")
     args = parser.parse_args()

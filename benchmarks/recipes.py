@@ -236,6 +236,24 @@ def divergence(nn: Any, logits: Array, teacher: Array) -> Array:
     return (jnp.exp(p) * (p - q)).sum(-1).mean()
 
 
+@recipe("logits", CLASSES, WORDS, logits="BV", teacher="BV")
+def reverse_divergence(nn: Any, logits: Array, teacher: Array) -> Array:
+    p, q = nn.log_softmax(jax.lax.stop_gradient(teacher)), nn.log_softmax(logits)
+    return (jnp.exp(q) * (q - p)).sum(-1).mean()
+
+
+@recipe("logits", CLASSES, WORDS, logits="BV")
+def entropy(nn: Any, logits: Array) -> Array:
+    logs = nn.log_softmax(logits)
+    return -(jnp.exp(logs) * logs).sum(-1).mean()
+
+
+@recipe("logits", CLASSES, WORDS, logits="BV", weights="BV", mask=("B", "mask"))
+def masked_targets(nn: Any, logits: Array, weights: Array, mask: Array) -> Array:
+    losses = -(jnp.square(weights) * nn.log_softmax(logits)).sum(-1)
+    return (losses * mask).sum() / mask.sum()
+
+
 @recipe("student", {"B": 1024, "V": 65536}, student="BV", teacher="BV", centre="V")
 def self_distillation(nn: Any, student: Array, teacher: Array, centre: Array) -> Array:
     target = jax.lax.stop_gradient(nn.softmax((teacher - centre) / 0.04))

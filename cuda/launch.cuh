@@ -194,8 +194,8 @@ struct OpForTypes {
   using Type = std::conditional_t<kTakesTerms<Direct>, OpOf<Math>, Direct>;
 };
 
-// Two values for each row, of 16 bits or float32; in float32 of rows that are kept, too, and of
-// these multiplied by a number.
+// Two values for each row, of 16 bits or float32, of rows that are kept, too; in float32 of these
+// multiplied by a number.
 template <typename Op, typename In, typename Out>
 cudaError_t RunPairs(const Call& call, cudaStream_t stream, int* resident) {
   constexpr bool kScales = sizeof(In) == 4;
@@ -222,7 +222,8 @@ cudaError_t RunPairs(const Call& call, cudaStream_t stream, int* resident) {
     constexpr int kVector = kVectorBytes / sizeof(In);
     switch (plan.strategy) {
       case Strategy::kTile:
-        return LaunchTile<Op, Load, Store, false>(plan, rows, launch);
+        if constexpr (kScales) return LaunchTile<Op, Load, Store, false>(plan, rows, launch);
+        return cudaErrorInvalidValue;
       case Strategy::kWarp:
         return LaunchWarp<Op, Load, Store, kVector, true>(plan, launch);
       case Strategy::kRegisters:
@@ -472,10 +473,8 @@ cudaError_t RunAs(const Call& call, cudaStream_t stream, int* resident) {
   if constexpr (std::is_same_v<Op, LogSumExp<MathFor<In, float>>>) {
     using Math = std::conditional_t<sizeof(In) == 2, WideningMath::ForPairs, ExactMath<float>>;
     if (call.problem.in_pairs) {
-      if constexpr (sizeof(In) == 4) {
-        if (call.plan.strategy != Strategy::kStream) {
-          return RunPairs<KeptRowPairs<Math>, In, Out>(call, stream, resident);
-        }
+      if (call.plan.strategy != Strategy::kStream) {
+        return RunPairs<KeptRowPairs<Math>, In, Out>(call, stream, resident);
       }
       return RunPairs<RowPairs<Math>, In, Out>(call, stream, resident);
     }

@@ -239,11 +239,14 @@ struct NarrowInputSumMath : NarrowInputMath {
   JS_HD static float LogOfSum(float x) { return logf(x); }
 };
 
+struct NarrowInputExactSumMath;
+
 // ExactMath of 16-bit inputs, of which a row's largest gets exactly 1. What rounding the difference
 // costs is put back where `top` is at least 1: beneath that it matters where |x| is 2^16 times as
 // large, which is the exponential of -16 at most. What is below the smallest normal number is 0.
 struct NarrowInputExactMath : ScalarMath<float> {
   static constexpr bool kExact = true;
+  using ForLogSums = NarrowInputExactSumMath;
   JS_HD static float ExpOfDifference(float x, float top) {
     constexpr float kLn2 = 0.6931471805599453f;
     const float difference = AtLeast(x - top, -200);
@@ -266,6 +269,12 @@ struct NarrowInputExactMath : ScalarMath<float> {
     return x < least ? least : x;
 #endif
   }
+};
+
+// SumMath that loses nothing by rounding the difference.
+struct NarrowInputExactSumMath : NarrowInputExactMath {
+  JS_HD static float ExpShifted(float x, float top) { return ExpOfDifference(x, top); }
+  JS_HD static float Unshifted(float sum, float) { return sum; }
 };
 
 // For float32 results of 16-bit inputs.

@@ -1752,15 +1752,20 @@ constexpr bool PrefersSlab(const Problem& p) {
 // together less than 0.95, where they are summed once more. Of 4,096, logarithms were up to 6.01
 // units off.
 inline constexpr int64_t kPairsColumns = 2816;
+// Of 16 bits, whose differences are hardly rounded, as many as a warp's lanes keep in each block.
+inline constexpr int64_t kNarrowPairsColumns = 4096;
+constexpr int64_t PairsColumns(const Problem& p) {
+  return SizeOf(p.dtype) == 2 ? kNarrowPairsColumns : kPairsColumns;
+}
 
 // The strategies in order of preference.
 constexpr std::array<Strategy, 6> Preferred(const Problem& p, const Device& device) {
   using enum Strategy;
   if (p.in_pairs) {
     const bool contiguous = p.rows.inner == 1 && HasFullVectors(p);
-    if (SizeOf(p.dtype) == 2 || !contiguous) return {kStream};
+    if (!contiguous) return {kStream};
     if (PrefersTile(p)) return {kTile, kStream};
-    if (IsMasked(p) || p.rows.columns > kPairsColumns) return {kStream};
+    if (IsMasked(p) || p.rows.columns > PairsColumns(p)) return {kStream};
     return {p.rows.columns > kRegistersColumns ? kRegisters : kWarp, kStream};
   }
   // XLA's buffers are aligned, but for slices of others that it hands on as they are.

@@ -472,6 +472,7 @@ def made_as_read(
     multiplied: bool,
     comes_back: bool,
     fused: bool,
+    by_rows: bool = False,
 ) -> str | None:
     """Who makes the result of `op`, once it is known `how` code reads it that XLA may have it in.
 
@@ -480,23 +481,35 @@ def made_as_read(
     what a kernel would have written; None: as it was decided without.
 
     `by_kernel` says that a kernel wrote it. `before` is "apart" where XLA would fuse nothing that
-    made the logits, "biased" where they are such with a bias that a kernel adds, or None; with
-    `multiplied` they are multiplied by a number before that. `comes_back` says that the tangent is
-    made of what reads the result, `fused` that XLA may have what makes it within its code.
+    made the logits, "biased" where they are such with a bias that a kernel adds, "widened" where
+    they are float32 made of such 16 bits, or None; with `multiplied` they are multiplied by a
+    number before that. `comes_back` says that the tangent is made of what reads the result,
+    `fused` that XLA may have what makes it within its code, and `by_rows` that a number for each
+    row is part of it.
     """
     rule = _rule_of_last(shape, axis, dtype, output_dtype, platform)
     if rule is None:
         return None
     case, columns = (op, dtype.itemsize), shape[axis]
+    rows = math.prod(shape) // columns
     within = "multiplied" if multiplied else "apart" if before == "apart" else "fused"
     fuses = by_kernel and fused and not (multiplied and before != "apart")
     again = comes_back and "reduced" in how
-    made = [rule.unwritten.get((within, way), {}) for way in ({"again"} if again else how)]
+    if before == "widened":
+        reads = not by_kernel and {"picked", "reduced"} & set(how)
+        return "pairs" if reads and _reduces_narrow(op, columns, rows, by_rows, rule) else None
+    if again and not multiplied and keeps_picked(op, columns, dtype, platform, how=how):
+        return "kernel" if before and not by_kernel else None
+    how = set(how) - {"exponentials"}  # beside which there is another
+    if how == {"picked"}:
+        return None
+    ways = {"again"} if again else how
+    made = [rule.unwritten.get((within, way), {}) for way in ways]
     if fuses and all(any_have(kinds, case, columns) for kinds in made):
         return "xla"
     if "unread" in how:
         return None
-    rows, read = math.prod(shape) // columns, rule.pairs_read.get(case)
+    read = rule.pairs_read.get(case)
     if read and before == "apart" and rows > columns // rule.split_columns:  # one block has each
         whole = columns * dtype.itemsize % 16 == 0
         if by_kernel and "picked" in how:
@@ -512,6 +525,16 @@ def made_as_read(
     of_kernel = again and any_have(rule.reduced, case, columns)
     of_kernel |= "across" in how and any_have(rule.across, case, columns)
     return "kernel" if before and of_kernel else None
+
+
+def _reduces_narrow(op: str, columns: int, rows: int, by_rows: bool, rule: Rule) -> bool:
+    """Whether a kernel reduces rows of 16 bits whose float32 XLA's code reads."""
+    fewest = rule.widened_read.get(op)
+    if fewest is None:
+        return False
+    least = fewest.by_rows if by_rows else fewest.whole
+    least = least if columns % 8 == 0 else fewest.odd  # 16 bytes are 8 elements
+    return least <= columns <= ONE_KERNEL and rows > max(fewest.rows, columns // rule.split_columns)
 
 
 def _rule_of_last(
@@ -588,6 +611,14 @@ def keeps_masked(op: str, columns: Any, dtype: Any, platform: str, *, tiled: boo
     return some and (tiled or not whole)
 
 
+def keeps_picked(op: str, columns: Any, dtype: Any, platform: str, *, how: Collection[str]) -> bool:
+    """Whether kernels write, and differentiate, what labels pick from and what is reduced too."""
+    read = RULES[platform].pairs_read.get((op, dtype.itemsize))
+    if read is None or not {"picked", "reduced"} <= set(how) or not isinstance(columns, int):
+        return False
+    return "exponentials" in how or columns < read.both
+
+
 def rereads(
     op: str, shape: tuple[Any, ...], axis: int, dtype: Any, platform: str, *, multiplied: bool
 ) -> bool:
@@ -613,7 +644,7 @@ def reads_stored(
     columns, kinds = shape[axis], RULES[platform].stored
     if not isinstance(columns, int) or math.prod(shape[axis + 1 :]) != 1:
         return False
-    most = next((way for way in kinds if way in how), None)
+    most = next((way for way in kinds if way in how and how != {"picked"}), None)
     some = most is not None and any_have(kinds[most], (op, dtype.itemsize), columns)
     return some or columns > ONE_KERNEL
 

@@ -38,6 +38,7 @@ from ._neighbours import (
     how_read,
     is_call,
     is_fused,
+    is_made_by_rows,
     is_narrowed,
     is_of_pairs,
     is_of_product,
@@ -519,6 +520,10 @@ def _seen_around(
     scale = None if masked else scale_behind(result, functions)
     narrow = aval.dtype.itemsize == 2
     if scale is not None and fused and is_made_of(tangent, result, unknown=False):
+        how = how_read(result, axis, functions)
+        picked = _choice.keeps_picked(op, aval.shape[axis], aval.dtype, here, how=how)
+        if scale == 1 and picked:
+            return "apart" if alone else None
         problem = op, aval.shape, axis, aval.dtype, here
         if _choice.rereads(*problem, multiplied=scale != 1):
             return "stored again"
@@ -752,7 +757,7 @@ def _made_as_read(
         return operands
     how = how_read(result, axis, functions)
     # As before another derivative.
-    again = how in (set(), {"unread"}) and op == "log_softmax"
+    again = how in (set(), {"unread"}, {"picked"}) and op == "log_softmax"
     again = again and found.scale == 1 and found.bias is None
     made = of_pairs(found.logits, axis, functions) if again else None
     if made is not None:
@@ -760,7 +765,11 @@ def _made_as_read(
     if not how:
         return operands
     by_kernel, before = is_call(result), None
-    if is_fused(found.logits, functions) is False:
+    plain = found.scale == 1 and found.bias is None and found.fill is None
+    cast, narrow = (plain and cast_before(found.logits, aval)) or (None, None)
+    if cast is not None and is_fused(cast.operands[0], functions) is False:
+        before = "widened"
+    elif is_fused(found.logits, functions) is False:
         before = "apart" if found.bias is None else "biased"
     maker = _choice.made_as_read(
         op,
@@ -775,6 +784,7 @@ def _made_as_read(
         multiplied=found.scale != 1 and not is_of_product(found.logits, functions),
         comes_back=is_made_of(operands[1], result, unknown=False),
         fused=bool(is_fused(operands[1], functions)),
+        by_rows=is_made_by_rows(operands[1], result, aval.shape[axis]),
     )
     request = {"op": op, "axis": axis, "dtype": dtype, "scale": found.scale}
     by_call = {"strategy": "auto", "batch_invariant": True}
@@ -785,6 +795,9 @@ def _made_as_read(
     of_terms = ctx.replace(avals_in=types, avals_out=[aval])
     with mlir.ir.InsertionPoint(result.owner):
         terms = [found.logits, *_terms_of(found)]
+        if before == "widened":
+            of_terms = ctx.replace(avals_in=[narrow], avals_out=[aval])
+            terms = [rounded(cast, found.logits)]
         if maker == "pairs":
             (made,) = _lower_by_pairs(of_terms, terms, **request)
         elif maker == "xla":

@@ -72,6 +72,39 @@ def is_scaled(value: Any, functions: Any) -> bool | None:
     return None if makers is None else any(map(_scales, makers))
 
 
+def is_made_by_rows(value: Any, result: Any, columns: int) -> bool:
+    """Whether an array that has another number for each row, of so many columns, is part of it.
+
+    Those that `result` is made of are none.
+    """
+    pending, seen = [value], {value, result}
+    while pending and len(seen) <= MOST_VALUES:
+        made_by = pending.pop().owner
+        if name_of(made_by) in SPREADING and _differ(made_by.operands[0], columns):
+            return True
+        if name_of(made_by) in ELEMENTWISE | RESHAPING:
+            new = [v for v in made_by.operands if v not in seen]
+            pending += new
+            seen.update(new)
+    return False
+
+
+def _differ(value: Any, most: int) -> bool:
+    """Whether more than so many elements of an array may differ."""
+    pending, seen = [value], {value}
+    while pending and len(seen) <= MOST_VALUES:
+        value = pending.pop()
+        made_by = value.owner
+        if math.prod(shape_of(value)) <= most or name_of(made_by) == "stablehlo.constant":
+            continue
+        if name_of(made_by) not in ELEMENTWISE | RESHAPING | SPREADING:
+            return True
+        new = [v for v in made_by.operands if v not in seen]
+        pending += new
+        seen.update(new)
+    return bool(pending)
+
+
 def is_of_product(value: Any, functions: Any) -> bool:
     """Whether it may have what made an array, and what is made of it, within matrix products."""
     return _makers(value, functions) is OF_PRODUCT
@@ -144,8 +177,20 @@ def is_product(value: Any, functions: Any) -> bool:
 
 
 def is_scattered(value: Any, functions: Any) -> bool:
-    """Whether a scatter wrote an array, as the transpose of picking a few of its elements does."""
-    return name_of(maker_behind(RESHAPING, value, functions)) == "stablehlo.scatter"
+    """Whether a scatter wrote an array, as the transpose of picking a few of its elements does.
+
+    Of a sum of such arrays, what is picked in several places, XLA makes one.
+    """
+    pending, seen = [value], {value}
+    while pending and len(seen) <= MOST_VALUES:
+        made_by = maker_behind(RESHAPING, pending.pop(), functions)
+        if name_of(made_by) == "stablehlo.add":
+            new = [v for v in made_by.operands if v not in seen]
+            pending += new
+            seen.update(new)
+        elif name_of(made_by) != "stablehlo.scatter":
+            return False
+    return not pending
 
 
 def logits_here(result: Any, functions: Any) -> Any | None:
@@ -185,8 +230,8 @@ def how_read(result: Any, axis: int, functions: Any) -> set[str]:
     """How code reads an array that XLA may have it within.
 
     "reduced", and "across" too where that is not along the axis, by "elements", "picked", or
-    "converted" to another type; "unread" if nothing has. Nothing if anything else does, or what
-    picks a few of its elements alone, which is no reason not to write them.
+    "converted" to another type, and "exponentials" where these are made of it; "unread" if nothing
+    has. Nothing if anything else does.
     """
     if readers_of(result) == 0:
         return {"unread"}
@@ -219,13 +264,15 @@ def how_read(result: Any, axis: int, functions: Any) -> set[str]:
                 how.add("picked")
             elif value not in made:
                 return set()
+            if name == "stablehlo.exponential" and value not in made:
+                how.add("exponentials")
             if name in ELEMENTWISE:
                 how.add("converted" if name == "stablehlo.convert" else "elements")
             if value in made or name in ELEMENTWISE:
                 made.update(new)
             pending += [v for v in new if v not in seen]
             seen.update(new)
-    return how if how != {"picked"} and made.issuperset(pending) else set()
+    return how if made.issuperset(pending) else set()
 
 
 def is_of_pairs(result: Any, functions: Any) -> bool:
@@ -297,6 +344,8 @@ def _makers(value: Any, functions: Any) -> list[Any] | None:
             within = (*within, len(called))
             called.append(made_by)
             operands = [returned]
+        elif name_of(made_by) == "stablehlo.add" and is_scattered(value, functions):
+            continue
         elif name_of(made_by) in ELEMENTWISE:
             makers.append(made_by)
             operands = [v for v in made_by.operands if shape_of(v) == shape_of(value)]

@@ -51,6 +51,7 @@ class Read(NamedTuple):
     """
 
     reduced: int  # where that is reduced, or a kernel would write the result
+    both: int  # where labels pick from it, too; never where exponentials are made of it, besides
     elements: int  # elsewhere, of whole vectors
     picked: int  # where a kernel would write what labels pick from, too
 
@@ -60,6 +61,15 @@ class Fused(NamedTuple):
 
     columns: int
     elements: int
+
+
+class Widened(NamedTuple):
+    """The fewest columns, and more rows than these."""
+
+    whole: int  # of whole vectors, which kernels keep
+    by_rows: int  # of such, where a number for each row is part of what comes back
+    odd: int
+    rows: int
 
 
 class Rows(NamedTuple):
@@ -211,6 +221,11 @@ class Rule(NamedTuple):
     # h200-graph-reduced-odd.json, and after a bias 0.17 to 1.03, 0.65 in geometric mean,
     # h200-graph-reduced-biased.json).
     reduced: Kinds
+    # By op: of 16 bits in float32, whose softmax XLA's code would make where it is differentiated,
+    # the fewest columns of which a kernel makes two values for each row, where such code reduces
+    # the result, or labels pick from it. Log-softmax has 1.2 to 2.2 times the speed so
+    # (benchmarks/results/h200-widened-read.json).
+    widened_read: dict[str, Widened]
     # The same of any result that a kernel wrote: the fewest columns of rows that are no whole
     # vectors. Where the kernel multiplied, XLA's derivative does too, of all.
     reread: dict[tuple[str, int], float]
@@ -515,7 +530,8 @@ RULES = {
         },
         widened_across={"log_softmax": 2**7, "softmax": 0},
         pairs={"softmax": Longer(14_000, 2**7), "log_softmax": Longer(ONE_KERNEL, 0)},
-        pairs_read={("log_softmax", 4): Read(reduced=9, elements=2**9, picked=1000)},
+        pairs_read={("log_softmax", 4): Read(reduced=9, both=2**6, elements=2**9, picked=1000)},
+        widened_read={"log_softmax": Widened(whole=2**5, by_rows=2**9, odd=1000, rows=0)},
         reduced={
             ("softmax", 2): (Rows(range(16, ONE_KERNEL + 1, 8)),),
             ("softmax", 4): (Rows(range(2**7 + 1, ONE_KERNEL + 1)),),

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from _truth import FLAT_ULPS, TRUTH, assert_right, wide
+from _truth import FLAT_ULPS, TRUTH, assert_right, ulp, wide
 
 import jax_softmax
 from jax_softmax import _choice, _lowering, _neighbours
@@ -66,7 +66,8 @@ def rows(kind: str, shape) -> jax.Array:
 
 
 def calls(program, op: str) -> int:
-    return program.as_text().count(f"custom_call @jax_softmax.{op}.")
+    """Those of an op, or with "" of any."""
+    return program.as_text().count(f"custom_call @jax_softmax.{op}" + "." * bool(op))
 
 
 def both_passes(x, w):
@@ -129,15 +130,18 @@ LENGTHS = (
 NUMBERS = {"cuda": (0.3, 3), "cpu": (0.25, 4)}
 
 
+KINDS = ("normal", "peaked", "far from 0", "equal", "level", "tied")
+OF_ROWS = {"axis": 1, "logical_axis": 1, "dtype": jnp.dtype("float32"), "workspace": 0}
+OF_ROWS |= {"strategy": "auto", "batch_invariant": True}
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("columns", LENGTHS)
 def test_two_values_of_each_row(columns):
     """By every kernel, all digits of a logarithm: those of a row's largest result."""
-    request = {"axis": 1, "logical_axis": 1, "dtype": jnp.dtype("float32"), "workspace": 0}
-    request |= {"strategy": "auto", "batch_invariant": True, "log_sums": True}
-    kinds = "normal", "peaked", "far from 0", "equal", "level", "tied"
-    for scale, kind in itertools.product((1.0, NUMBERS["cuda"][0]), kinds):
-        program = jax.jit(partial(_lowering.row_pairs_p.bind, scale=scale, **request))
+    for scale, kind in itertools.product((1.0, NUMBERS["cuda"][0]), KINDS):
+        bind = partial(_lowering.row_pairs_p.bind, scale=scale, log_sums=True, **OF_ROWS)
+        program = jax.jit(bind)
         x = rows(kind, (140, columns))
         lowered = program.lower(x)
         assert calls(lowered, "row_pairs") == 1
@@ -146,6 +150,135 @@ def test_two_values_of_each_row(columns):
         np.testing.assert_array_equal(largest, logits.max(1))
         y = (logits - largest[:, None]) - log_sums[:, None]
         assert_right("log_softmax", y, logits, axis=1, flat=FLAT_ULPS)
+
+
+NARROW_LENGTHS = (
+    *(1, 7, 8, 16, 24, 32, 40, 64, 72, 100, 120, 128, 248, 256, 264, 488, 512, 520, 1000, 1001),
+    *(1024, 1032, 2040, 2048, 2056, 3000, 4088, 4096, 4104, 50_257),
+)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("columns", NARROW_LENGTHS)
+def test_two_values_of_each_row_of_16_bits(columns, dtype):
+    for log_sums in (True, False):
+        bind = partial(_lowering.row_pairs_p.bind, scale=1.0, log_sums=log_sums, **OF_ROWS)
+        lowered = jax.jit(bind).lower(jax.ShapeDtypeStruct((140, columns), dtype))
+        assert calls(lowered, "row_pairs") == 1
+        program = lowered.compile()
+        for kind in KINDS:
+            x = rows(kind, (140, columns)).astype(dtype)
+            largest, second = program(x)
+            logits = np.asarray(x).astype("float32")
+            np.testing.assert_array_equal(largest, logits.max(1))
+            y = logits - largest[:, None]
+            if log_sums:
+                assert_right("log_softmax", y - second[:, None], logits, axis=1, flat=FLAT_ULPS)
+            else:
+                assert_right("softmax", np.exp(y) * second[:, None], logits, axis=1)
+
+
+def in_float32(shape, dtype, read):
+    """A loss of log-softmax of 16 bits in float32, with its gradient, lowered."""
+
+    def both_passes(x, w, labels):
+        return jax.value_and_grad(
+            lambda x: read(jax_softmax.log_softmax(x.astype("float32")), w, labels)
+        )(x)
+
+    others = jax.ShapeDtypeStruct(shape, "float32"), jax.ShapeDtypeStruct(shape[:-1], "int32")
+    return jax.jit(both_passes).lower(jax.ShapeDtypeStruct(shape, dtype), *others)
+
+
+WIDENED = [(4200, 32), (1100, 128), (2, 70, 1040), (280, 512), (140, 1001), (40, 4096)]
+
+
+@pytest.mark.parametrize("kind", ["normal", "peaked"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("shape", WIDENED, ids=str)
+def test_a_loss_of_16_bits_in_float32(shape, dtype, kind, platform):
+    lowered = in_float32(shape, dtype, lambda y, w, _: (w * jnp.square(y)).sum())
+    assert calls(lowered, "row_pairs") == (platform == "cuda")
+    x, axis = rows(kind, shape).astype(dtype), len(shape) - 1
+    w = jnp.asarray(np.random.default_rng(2).standard_normal(shape), "float32")
+    value, gradient = lowered.compile()(x, w, jnp.zeros(shape[:-1], "int32"))
+    assert gradient.dtype == dtype
+    y = TRUTH["log_softmax"](wide(x), axis)
+    terms, cotangent = wide(w) * y**2, 2 * wide(w) * y
+    assert abs(wide(value) - terms.sum()) <= 1e-6 * np.abs(terms).sum()
+    want = TRUTH["log_softmax_cotangent"](y, cotangent, axis)
+    size = np.abs(cotangent).sum(axis, keepdims=True) * np.exp(y) + np.abs(cotangent)
+    rounded = ulp(want, jnp.dtype(dtype))
+    assert (np.abs(wide(gradient) - want) <= rounded + 2.0**-23 * (8 - 2 * y) * size).all()
+
+
+LOSSES = {
+    "picks": lambda y, _, labels: picked(y, labels).sum(),
+    "weighed": lambda y, w, _: (w * y).sum(),
+    "an entropy": lambda y, *_: (jnp.exp(y) * y).sum(),
+    "both": lambda y, _, labels: picked(y, labels).sum() - (jnp.exp(y) * y).sum(),
+    "a square of each row": lambda y, w, _: jnp.square((w * y).sum(1)).sum(),
+    "a weight of each row": lambda y, w, _: (w[:, :1] * (w * y).sum(1, keepdims=True)).sum(),
+    "a product": lambda y, w, _: (w @ y.T)[0, 0],
+}
+
+
+@pytest.mark.parametrize("kind", LOSSES)
+def test_which_rows_of_16_bits_a_kernel_reduces(kind, platform):
+    by_kernel = {24: False, 32: True, 128: True, 100: False, 999: False, 1000: True, 1001: True}
+    if "each row" in kind:
+        by_kernel = {128: False, 504: False, 512: True}
+    for columns, expected in by_kernel.items():
+        lowered = in_float32((140_000 // columns, columns), "bfloat16", LOSSES[kind])
+        expected = expected and kind != "a product"
+        assert calls(lowered, "row_pairs") == (expected and platform == "cuda")
+    few = in_float32((250, 512), "float16", LOSSES[kind])
+    assert calls(few, "") == 0
+
+
+def test_16_bits_that_a_kernel_would_have_to_be_given(platform):
+    x = jax.ShapeDtypeStruct((300, 512), "float16")
+
+    def loss(make, x):
+        return jax_softmax.log_softmax(make(x).astype("float32")).sum()
+
+    for make, expected in {lambda x: x: 1, lambda x: x + x[0]: 0}.items():
+        lowered = jax.jit(jax.grad(partial(loss, make))).lower(x)
+        assert calls(lowered, "") == (platform == "cuda" and expected)
+
+
+def test_what_is_picked_twice_is_one_scatter(platform):
+    x, labels = rows("normal", (300, 1000)), jnp.arange(300)
+
+    def focal(library, x):
+        y = library.log_softmax(x)
+        return -((1 - jnp.exp(picked(y, labels))) ** 2 * picked(y, labels)).mean()
+
+    program = jax.jit(jax.value_and_grad(partial(focal, jax_softmax)))
+    assert calls(program.lower(x), "log_softmax_cotangent") == 1
+    apart = jax.grad(lambda x: picked(jax_softmax.log_softmax(x), labels).sum() + x[0, 0])
+    assert calls(jax.jit(apart).lower(x), "log_softmax_cotangent") == 1
+    for got, want in zip(program(x), jax.value_and_grad(partial(focal, jax.nn))(x), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-8)
+
+
+@pytest.mark.parametrize("columns", [16, 60, 100, 1000])
+def test_kernels_have_what_is_picked_beside_an_entropy(columns, platform):
+    x, labels = rows("normal", (140_000 // columns, columns)), jnp.arange(140_000 // columns) % 9
+
+    def loss(library, x):
+        y = library.log_softmax(x)
+        return -picked(y, labels).mean() + 0.01 * (jnp.exp(y) * y).mean()
+
+    program = jax.jit(jax.value_and_grad(partial(loss, jax_softmax)))
+    lowered = program.lower(x)
+    for op in ("log_softmax", "log_softmax_cotangent"):
+        assert calls(lowered, op) == 1
+    if platform == "cpu":  # whose kernels multiply nothing, which these are told to do by 1
+        return
+    for got, want in zip(program(x), jax.value_and_grad(partial(loss, jax.nn))(x), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-8)
 
 
 # Of which kernels write the result, or would not, and XLA's derivative reads it; or a kernel's.
@@ -319,6 +452,7 @@ READERS = {  # of a result and labels, and whether these are all that has to be 
     "a cast": (lambda y, _: y.astype("bfloat16"), True),
     "in a function": (jax.jit(lambda y, _: jnp.square(y).reshape(-1, 500).sum()), True),
     "picks": (lambda y, labels: picked(y, labels).sum(), False),
+    "picks and an entropy": (lambda y, n: picked(y, n).sum() + (jnp.exp(y) * y).sum(), False),
     "picks and a sum": (lambda y, labels: picked(y, labels).sum() - 1e-3 * y.sum(), True),
     "nothing": (lambda y, _: y, False),
     "a matrix product": (lambda y, _: y @ jnp.ones((2100, 4)), False),
@@ -343,6 +477,8 @@ HOW_READ = {  # of three dimensions
     "a cast": (lambda y: y.astype("bfloat16"), "converted"),
     "a sum along the axis": (lambda y: y.sum(-1), "reduced"),
     "a sum of all": (lambda y: y.sum(), "reduced"),
+    "an entropy": (lambda y: (jnp.exp(y) * y).sum(), "elements exponentials reduced"),
+    "picks": (lambda y: y[0, 1], "picked"),
     "a sum across rows": (lambda y: y.sum(1), "across reduced"),
     "a weighed sum across rows": (lambda y: (2 * y).sum((0, 1)), "across elements reduced"),
     "a sum of a matrix": (lambda y: y.reshape(-1, 1024).sum(0), "across reduced"),
