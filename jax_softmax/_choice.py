@@ -251,10 +251,14 @@ def _widened(problem: Problem, seen: Context, rule: Rule) -> Choice | None:
     # Of few long rows of softmax XLA's code is the faster one, but for those that may be split.
     splits = problem.are_few(rule) and columns >= rule.long
     fuses |= op == "softmax" and too_few and not splits
+    by_pairs = problem.is_last and columns > longer.columns and not too_few
+    if seen.read in ("picked", "reduced", "weighed") and problem.is_last and not fuses:
+        rows, weighed = elements // columns, seen.read == "weighed"
+        by_pairs |= elements > rule.elements and _reduces_narrow(op, columns, rows, weighed, rule)
     if problem.is_derivative or fuses:
         why = "float32 made of 16 bits: XLA fuses that, and maybe the way back"
         return Choice("xla", why)
-    if problem.is_last and columns > longer.columns and not too_few:
+    if by_pairs:
         why = "float32 made of 16 bits: a kernel reduces rows, XLA fuses what is made of them"
         return Choice(problem.platform, why, pairs=True)
     return None

@@ -35,10 +35,10 @@ from ._casts import (
     was_narrow,
 )
 from ._neighbours import (
+    beside,
     how_read,
     is_call,
     is_fused,
-    is_made_by_rows,
     is_narrowed,
     is_of_pairs,
     is_of_product,
@@ -736,6 +736,7 @@ def _made_as_read(
     batch_invariant: bool | None,
     zeros_are_masked: bool = False,
     selected: bool = False,
+    is_another: bool = False,
     **params: Any,
 ) -> Sequence[Any]:
     """The operands of `op`'s derivative; the first, its result, may be made otherwise.
@@ -745,6 +746,9 @@ def _made_as_read(
     does what later reads one that XLA's code made; or one by XLA's code. A kernel that wrote it is
     in the program only for what later reads it, as its caller. Or a kernel writes in place of XLA's
     code what is reduced; what later reads the result as it was has that, too.
+
+    What the tangent is made of beside the result may be made of pairs where that is, such as a
+    teacher's log-softmax, which `is_another`, of no derivative.
     """
     del params
     (here, *others), (aval, *_) = ctx.module_context.platforms, ctx.avals_in
@@ -771,6 +775,7 @@ def _made_as_read(
         before = "widened"
     elif is_fused(found.logits, functions) is False:
         before = "apart" if found.bias is None else "biased"
+    teachers, by_rows = beside(operands[1], result, axis, functions)
     maker = _choice.made_as_read(
         op,
         aval.shape,
@@ -784,8 +789,10 @@ def _made_as_read(
         multiplied=found.scale != 1 and not is_of_product(found.logits, functions),
         comes_back=is_made_of(operands[1], result, unknown=False),
         fused=bool(is_fused(operands[1], functions)),
-        by_rows=is_made_by_rows(operands[1], result, aval.shape[axis]),
+        by_rows=by_rows and not is_another,
     )
+    if is_another and (maker != "pairs" or by_kernel):
+        return operands
     request = {"op": op, "axis": axis, "dtype": dtype, "scale": found.scale}
     by_call = {"strategy": "auto", "batch_invariant": True}
     types = [aval, *_types_of_terms(found, aval)]
@@ -808,6 +815,10 @@ def _made_as_read(
             (made,) = lower(of_terms, *terms, **by_call, **request)
     if maker == "pairs" and not by_kernel:
         _make_like(result, made)
+        asked = {"backend": backend, "strategy": strategy, "batch_invariant": batch_invariant}
+        request = {"op": op, "axis": axis, "dtype": dtype, "is_another": True} | asked
+        for other in [] if is_another else teachers:
+            _made_as_read(ctx, [other, *operands[1:]], **request)
         return operands
     result.replace_all_uses_with(made)
     if maker == "kernel":

@@ -16,6 +16,7 @@ from ._operations import (
     SPREAD,
     before,
     name_of,
+    number_of,
     readers_of,
     shape_of,
 )
@@ -72,30 +73,67 @@ def is_scaled(value: Any, functions: Any) -> bool | None:
     return None if makers is None else any(map(_scales, makers))
 
 
-def is_made_by_rows(value: Any, result: Any, columns: int) -> bool:
-    """Whether an array that has another number for each row, of so many columns, is part of it.
+def beside(tangent: Any, result: Any, axis: int, functions: Any) -> tuple[list[Any], bool]:
+    """What else a tangent is made of, element by element, than the log-softmax that it is of.
 
-    Those that `result` is made of are none.
+    The others of its type that XLA's code made right here, and whether there is an array that has
+    another number for each row, not counting those that log-softmaxes are made of.
     """
-    pending, seen = [value], {value, result}
+    pending, seen, others, by_rows = [tangent], {tangent, result}, [], False
     while pending and len(seen) <= MOST_VALUES:
-        made_by = pending.pop().owner
-        if name_of(made_by) in SPREADING and _differ(made_by.operands[0], columns):
-            return True
-        if name_of(made_by) in ELEMENTWISE | RESHAPING:
+        value = pending.pop()
+        made_by = value.owner
+        if _is_log_softmax(value):
+            others.append(value)
+        elif name_of(made_by) in SPREADING:
+            by_rows |= _differs_by_row(made_by, axis)
+        elif name_of(made_by) in ELEMENTWISE | RESHAPING:
             new = [v for v in made_by.operands if v not in seen]
             pending += new
             seen.update(new)
-    return False
+    return [v for v in others if v.type == result.type], by_rows
 
 
-def _differ(value: Any, most: int) -> bool:
-    """Whether more than so many elements of an array may differ."""
+def _is_log_softmax(value: Any) -> bool:
+    """Whether XLA's code made it as `_reference.log_softmax` does in float32, and nothing else.
+
+    That is `d - log1p(sum(e - ones) + (sum(ones) - 1))`, of `d = x - max(x)` and `e = exp(d)`.
+    """
+    difference, log_sum = _operands(value, "subtract", 2)
+    x, largest = _operands(difference, "subtract", 2)
+    if x is None or not _is_row_maximum(largest, x):
+        return False
+    (sums,) = _operands(before(log_sum, SPREADING), "log_plus_one", 1)
+    of_rest, less_one = _operands(sums, "add", 2)
+    of_ones, one = _operands(less_one, "subtract", 2)
+    if one is None or number_of(one) != 1:
+        return False
+    summed = [_operands(before(v, SPREADING), "reduce", 2) for v in (of_rest, of_ones)]
+    (rest, _), (ones, _) = summed  # and what the sums start from
+    e, subtracted = _operands(rest, "subtract", 2)
+    same = ones is not None and subtracted == ones
+    return same and _operands(e, "exponential", 1) == [difference]
+
+
+def _operands(value: Any, operation: str, count: int) -> list[Any]:
+    """Those of what made an array, if that is such an operation; else as many None."""
+    made_by = getattr(value, "owner", None)
+    if name_of(made_by) != f"stablehlo.{operation}" or len(made_by.operands) != count:
+        return [None] * count
+    return list(made_by.operands)
+
+
+def _differs_by_row(spread: Any, axis: int) -> bool:
+    """Whether a broadcast is of numbers that may differ, and not along that axis alone."""
+    (value,) = spread.operands
+    along = zip(shape_of(value), spread.attributes["broadcast_dimensions"], strict=True)
+    if all(size == 1 or dimension == axis for size, dimension in along):
+        return False
     pending, seen = [value], {value}
     while pending and len(seen) <= MOST_VALUES:
         value = pending.pop()
         made_by = value.owner
-        if math.prod(shape_of(value)) <= most or name_of(made_by) == "stablehlo.constant":
+        if math.prod(shape_of(value)) == 1 or name_of(made_by) == "stablehlo.constant":
             continue
         if name_of(made_by) not in ELEMENTWISE | RESHAPING | SPREADING:
             return True

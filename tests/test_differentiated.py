@@ -244,8 +244,71 @@ def test_16_bits_that_a_kernel_would_have_to_be_given(platform):
         return jax_softmax.log_softmax(make(x).astype("float32")).sum()
 
     for make, expected in {lambda x: x: 1, lambda x: x + x[0]: 0}.items():
-        lowered = jax.jit(jax.grad(partial(loss, make))).lower(x)
+        lowered = jax.jit(jax.value_and_grad(partial(loss, make))).lower(x)
         assert calls(lowered, "") == (platform == "cuda" and expected)
+
+
+READ_ALONE = {  # without a derivative
+    "picks": (lambda y, labels: picked(y, labels).sum(), (32, 512, 1001)),
+    "a sum": (lambda y, _: jnp.square(y).sum(), (32, 512, 1001)),
+    "nothing": (lambda y, _: y[..., None], ()),
+    "a cast": (lambda y, _: y.astype("bfloat16")[..., None], ()),
+}
+
+
+@pytest.mark.parametrize("kind", READ_ALONE)
+def test_16_bits_in_float32_that_are_read_without_a_derivative(kind, platform):
+    read, by_kernel = READ_ALONE[kind]
+    for columns in (24, 32, 100, 512, 1001):
+        shape = (140_000 // columns, columns)
+        x, labels = rows("normal", shape).astype("bfloat16"), jnp.arange(shape[0]) % 9
+
+        def both(x, labels):
+            return read(jax_softmax.log_softmax(x.astype("float32")), labels)
+
+        lowered = jax.jit(both).lower(x, labels)
+        assert calls(lowered, "row_pairs") == (columns in by_kernel and platform == "cuda")
+        want = read(jnp.asarray(TRUTH["log_softmax"](wide(x), 1), "float32"), labels)
+        got = lowered.compile()(x, labels)
+        np.testing.assert_allclose(wide(got), wide(want), rtol=1e-2 if kind == "a cast" else 1e-5)
+
+
+def divergence(p, q):
+    return (jnp.exp(p) * (p - q)).sum()
+
+
+TEACHERS = {  # losses of a teacher's log-softmax and another, and how many are made of pairs
+    "divergence": (divergence, 2),
+    "reverse": (lambda p, q: divergence(q, p), 2),
+    "squares": (lambda p, q: jnp.square(p - q).sum(), 2),
+    "of a mean": (lambda p, q: jnp.square(p - p.mean(1, keepdims=True) - q).sum(), 2),
+    "of a ratio": (lambda p, q: (jnp.exp(p - q.max(1, keepdims=True)) * q).sum(), 2),
+    "a product too": (lambda p, q: divergence(p, q) + (p.T @ p).sum(), 1),
+}
+
+
+@pytest.mark.parametrize("kind", TEACHERS)
+@pytest.mark.parametrize("dtype, columns", [("float32", 512), ("bfloat16", 512), ("bfloat16", 64)])
+def test_a_teacher_beside_it(kind, dtype, columns, platform):
+    loss, expected = TEACHERS[kind]
+    x, t = (rows(kind, (140_000 // columns, columns)) for kind in ("normal", "peaked"))
+    x, t = x.astype(dtype), (0.3 * t).astype(dtype)
+
+    def both_passes(library):
+        def of(x, t):
+            p, q = (library.log_softmax(v.astype("float32")) for v in (t, x))
+            return loss(p, q)
+
+        return jax.jit(jax.value_and_grad(of))
+
+    made = both_passes(jax_softmax).lower(x, t)
+    if columns == 512:
+        assert calls(made, "row_pairs") == (platform == "cuda") * expected
+    got, want = made.compile()(x, t), both_passes(jax.nn)(x, t)
+    np.testing.assert_allclose(got[0], want[0], rtol=2e-5)
+    size = np.abs(wide(want[1])).max()
+    limit = {"rtol": 2e-2, "atol": 1e-2 * size} if dtype == "bfloat16" else {"atol": 1e-5 * size}
+    np.testing.assert_allclose(wide(got[1]), wide(want[1]), **{"rtol": 1e-4} | limit)
 
 
 def test_what_is_picked_twice_is_one_scatter(platform):
