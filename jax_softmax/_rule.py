@@ -222,9 +222,11 @@ class Rule(NamedTuple):
     # h200-graph-reduced-biased.json).
     reduced: Kinds
     # By op: of 16 bits in float32, whose softmax XLA's code would make where it is differentiated,
-    # the fewest columns of which a kernel makes two values for each row, where such code reduces
-    # the result, or labels pick from it. Log-softmax has 1.2 to 2.2 times the speed so
-    # (benchmarks/results/h200-widened-read.json).
+    # or its readers are likely, the fewest columns of which a kernel makes two values for each row,
+    # where such code reduces the result, or labels pick from it. Log-softmax with its gradient has
+    # 1.45 times the speed so, 0.95 to 2.3 but where a number for each row is part of what comes
+    # back: of fewer than 512 columns that has 0.78 to 0.91 (h200-widened-pairs.json). 16 and 24
+    # columns have 0.7 to 1.5.
     widened_read: dict[str, Widened]
     # The same of any result that a kernel wrote: the fewest columns of rows that are no whole
     # vectors. Where the kernel multiplied, XLA's derivative does too, of all.
