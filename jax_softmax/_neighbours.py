@@ -83,9 +83,9 @@ def beside(tangent: Any, result: Any, axis: int, functions: Any) -> tuple[list[A
     while pending and len(seen) <= MOST_VALUES:
         value = pending.pop()
         made_by = value.owner
-        if _is_log_softmax(value):
+        if _is_log_softmax(value, axis):
             others.append(value)
-        elif name_of(made_by) in SPREADING:
+        elif name_of(made_by) == "stablehlo.broadcast_in_dim":
             by_rows |= _differs_by_row(made_by, axis)
         elif name_of(made_by) in ELEMENTWISE | RESHAPING:
             new = [v for v in made_by.operands if v not in seen]
@@ -94,8 +94,8 @@ def beside(tangent: Any, result: Any, axis: int, functions: Any) -> tuple[list[A
     return [v for v in others if v.type == result.type], by_rows
 
 
-def _is_log_softmax(value: Any) -> bool:
-    """Whether XLA's code made it as `_reference.log_softmax` does in float32, and nothing else.
+def _is_log_softmax(value: Any, axis: int) -> bool:
+    """Whether XLA's code made it as `_reference.log_softmax` does in float32, along that axis.
 
     That is `d - log1p(sum(e - ones) + (sum(ones) - 1))`, of `d = x - max(x)` and `e = exp(d)`.
     """
@@ -103,16 +103,25 @@ def _is_log_softmax(value: Any) -> bool:
     x, largest = _operands(difference, "subtract", 2)
     if x is None or not _is_row_maximum(largest, x):
         return False
+    maxima = before(largest, SPREADING).owner.operands
+    if all(_reduced(v, axis) is None for v in maxima):
+        return False
     (sums,) = _operands(before(log_sum, SPREADING), "log_plus_one", 1)
     of_rest, less_one = _operands(sums, "add", 2)
     of_ones, one = _operands(less_one, "subtract", 2)
     if one is None or number_of(one) != 1:
         return False
-    summed = [_operands(before(v, SPREADING), "reduce", 2) for v in (of_rest, of_ones)]
-    (rest, _), (ones, _) = summed  # and what the sums start from
+    rest, ones = _reduced(of_rest, axis), _reduced(of_ones, axis)
     e, subtracted = _operands(rest, "subtract", 2)
     same = ones is not None and subtracted == ones
     return same and _operands(e, "exponential", 1) == [difference]
+
+
+def _reduced(value: Any, axis: int) -> Any | None:
+    """What was reduced along that axis alone to what this is spread from."""
+    made_by = before(value, SPREADING).owner
+    along = name_of(made_by) == "stablehlo.reduce" and list(made_by.attributes["dimensions"])
+    return made_by.operands[0] if along == [axis] else None
 
 
 def _operands(value: Any, operation: str, count: int) -> list[Any]:

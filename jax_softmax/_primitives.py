@@ -16,6 +16,7 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.experimental import jet
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, xla
+from jax.sharding import AxisType
 
 from . import _lowering, _reference
 
@@ -79,13 +80,21 @@ def batch_to(x: jax.Array, dim: int | None, at: int, size: int) -> jax.Array:
 
 
 def _align(first: jax.Array, *others: jax.Array) -> list[jax.Array]:
-    """The operands with one set of varying axes and one explicit sharding (those of `first`)."""
+    """The operands with one set of varying axes and, of explicit shardings, that of the first."""
     operands = vary_alike(first, *others)
-    sharding = jax.typeof(operands[0]).sharding
+    explicit = [jax.typeof(x).sharding for x in operands if is_explicit(x)]
+    if not explicit:  # an automatic mesh is XLA's affair, and only some may know of it
+        return operands
+    sharding = explicit[0]
     return [
         x if jax.typeof(x).sharding == sharding else jax.sharding.reshard(x, sharding)
         for x in operands
     ]
+
+
+def is_explicit(x: jax.Array) -> bool:
+    """Whether its type says how it is sharded, along some axis of a mesh at least."""
+    return AxisType.Explicit in jax.typeof(x).sharding.mesh.axis_types
 
 
 def vary_alike(*operands: jax.Array) -> list[jax.Array]:

@@ -19,7 +19,7 @@ from jax.interpreters import ad, batching, xla
 from jax.sharding import NamedSharding, PartitionSpec
 
 from . import _lowering, _reference
-from ._primitives import RESIDUAL, batch_to, def_series, vary_alike
+from ._primitives import RESIDUAL, batch_to, def_series, is_explicit, vary_alike
 
 
 def _primitive(
@@ -102,11 +102,12 @@ def align(first: jax.Array, *others: jax.Array, axis: int) -> list[jax.Array]:
 
     The others have its shape, that of its rows, or dimensions of size 1 to be broadcast to it.
     """
-    first, *rest = vary_alike(first, *others)
-    meshes = [jax.typeof(o).sharding.mesh for o in (first, *rest)]
-    if meshes[0].empty and not all(mesh.empty for mesh in meshes):
-        mesh = next(mesh for mesh in meshes if not mesh.empty)
-        first = jax.sharding.reshard(first, NamedSharding(mesh, PartitionSpec()))
+    first, *rest = operands = vary_alike(first, *others)
+    meshes = [jax.typeof(o).sharding.mesh for o in operands if is_explicit(o)]
+    if not meshes:
+        return operands
+    if not is_explicit(first):
+        first = jax.sharding.reshard(first, NamedSharding(meshes[0], PartitionSpec()))
     x = jax.typeof(first)
     aligned = [first]
     for other in rest:

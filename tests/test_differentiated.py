@@ -287,6 +287,22 @@ TEACHERS = {  # losses of a teacher's log-softmax and another, and how many are 
 }
 
 
+def test_a_teacher_along_another_axis(platform):
+    """Which on a GPU is made in another way where it has fewer rows than these."""
+    x, t = rows("normal", (33_000, 16)), rows("peaked", (33_000, 16))
+
+    def both_passes(library):
+        def of(x, t):
+            return divergence(library.log_softmax(t, axis=0), library.log_softmax(x, axis=1))
+
+        return jax.jit(jax.value_and_grad(of))
+
+    made = both_passes(jax_softmax).lower(x, t)
+    assert calls(made, "row_pairs") == (platform == "cuda")
+    for got, want in zip(made.compile()(x, t), both_passes(jax.nn)(x, t), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5 * np.abs(want).max())
+
+
 @pytest.mark.parametrize("kind", TEACHERS)
 @pytest.mark.parametrize("dtype, columns", [("float32", 512), ("bfloat16", 512), ("bfloat16", 64)])
 def test_a_teacher_beside_it(kind, dtype, columns, platform):

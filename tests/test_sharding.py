@@ -23,7 +23,7 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import jax_softmax
-from jax_softmax import _lowering
+from jax_softmax import _choice, _lowering
 
 SHAPE = (16, 8, 24)
 # Every way to shard a 3-D array over a mesh ("a", "b") that leaves the softmax axis whole.
@@ -609,3 +609,62 @@ def test_scratch_memory_is_not_spread_over_the_axis(workspace):
     assert made[0] == x and len(made) == 1 + (workspace > 0)
     if workspace:
         assert made[1].shape == (8, workspace // 4) and made[1].sharding.spec == P("b", None)
+
+
+def weighed(y, w, constrain):
+    return (constrain(2 * w) * y).sum() + jnp.square(constrain(y)).sum()
+
+
+CONSTRAINED = {  # what reads one of ours, or takes a constrained operand, and the same by jax.nn
+    "softmax": (jax_softmax.softmax, jax.nn.softmax),
+    "log_softmax": (jax_softmax.log_softmax, jax.nn.log_softmax),
+    "logsumexp": (
+        lambda x: jax_softmax.logsumexp(x, keepdims=True),
+        lambda x: jax.nn.logsumexp(x, -1, keepdims=True),
+    ),
+    "masked_softmax": (
+        lambda x: jax_softmax.masked_softmax(x, bias=x[:1], scale=0.5),
+        lambda x: jax.nn.softmax(0.5 * x + x[:1]),
+    ),
+}
+
+
+@pytest.mark.parametrize("placed", [False, True], ids=["arguments anywhere", "arguments placed"])
+@pytest.mark.parametrize("name", CONSTRAINED)
+def test_constraints_within_a_program_on_an_automatic_mesh(name, placed, make_mesh):
+    """Only some values then have a mesh in their types."""
+    sharding = NamedSharding(make_mesh(AxisType.Auto), P("a"))
+    constrain = functools.partial(jax.lax.with_sharding_constraint, shardings=sharding)
+    x, w = (randn(seed) for seed in (0, 1))
+    if placed:
+        x, w = jax.device_put((x, w), sharding)
+
+    def both_passes(f):
+        return jax.jit(jax.value_and_grad(lambda x: weighed(f(x), w[..., :1], constrain)))
+
+    ours, theirs = (both_passes(f) for f in CONSTRAINED[name])
+    for got, want in zip(ours(x), theirs(x), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+    of_constrained = [jax.grad(lambda x, f=f: f(constrain(x)).sum()) for f in CONSTRAINED[name]]
+    got, want = (f(x) for f in of_constrained)
+    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+
+
+def test_a_constraint_in_what_comes_back(monkeypatch):
+    """On a mesh of one device, as of code for several that runs on one."""
+    monkeypatch.setattr(_choice, "RULES", {"cpu": _choice.RULES["cuda"]})
+    mesh = jax.make_mesh((1,), ("a",), (AxisType.Auto,), devices=jax.devices("cpu")[:1])
+    sharding = NamedSharding(mesh, P("a"))
+    constrain = functools.partial(jax.lax.with_sharding_constraint, shardings=sharding)
+    x, w = (np.random.default_rng(i).standard_normal((600, 256)).astype("float32") for i in (0, 1))
+    x, w = jax.device_put((x, w), sharding)
+
+    def both_passes(library):
+        def loss(x, w):
+            y = library.log_softmax(x)
+            return (constrain(2 * w) * jnp.square(y)).sum() + jnp.square(constrain(y)).sum()
+
+        return jax.jit(jax.value_and_grad(loss))(x, w)
+
+    for got, want in zip(both_passes(jax_softmax), both_passes(jax.nn), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
