@@ -126,7 +126,7 @@ def _reduced(value: Any, axis: int) -> Any | None:
 
 def _operands(value: Any, operation: str, count: int) -> list[Any]:
     """Those of what made an array, if that is such an operation; else as many None."""
-    made_by = getattr(value, "owner", None)
+    made_by: Any = getattr(value, "owner", None)
     if name_of(made_by) != f"stablehlo.{operation}" or len(made_by.operands) != count:
         return [None] * count
     return list(made_by.operands)
