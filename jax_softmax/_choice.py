@@ -538,7 +538,8 @@ def _reduces_narrow(op: str, columns: int, rows: int, by_rows: bool, rule: Rule)
         return False
     least = fewest.by_rows if by_rows else fewest.whole
     least = least if columns % 8 == 0 else fewest.odd  # 16 bytes are 8 elements
-    return least <= columns <= ONE_KERNEL and rows > max(fewest.rows, columns // rule.split_columns)
+    several = rows > columns // rule.split_columns  # one block has each
+    return several and least <= columns <= ONE_KERNEL
 
 
 def _rule_of_last(

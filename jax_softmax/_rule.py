@@ -64,12 +64,11 @@ class Fused(NamedTuple):
 
 
 class Widened(NamedTuple):
-    """The fewest columns, and more rows than these."""
+    """The fewest columns, of rows that are whole vectors, which kernels keep, and of others."""
 
-    whole: int  # of whole vectors, which kernels keep
+    whole: int
     by_rows: int  # of such, where a number for each row is part of what comes back
     odd: int
-    rows: int
 
 
 class Rows(NamedTuple):
@@ -533,7 +532,7 @@ RULES = {
         widened_across={"log_softmax": 2**7, "softmax": 0},
         pairs={"softmax": Longer(14_000, 2**7), "log_softmax": Longer(ONE_KERNEL, 0)},
         pairs_read={("log_softmax", 4): Read(reduced=9, both=2**6, elements=2**9, picked=1000)},
-        widened_read={"log_softmax": Widened(whole=2**5, by_rows=2**9, odd=1000, rows=0)},
+        widened_read={"log_softmax": Widened(whole=2**5, by_rows=2**9, odd=1000)},
         reduced={
             ("softmax", 2): (Rows(range(16, ONE_KERNEL + 1, 8)),),
             ("softmax", 4): (Rows(range(2**7 + 1, ONE_KERNEL + 1)),),
