@@ -649,7 +649,7 @@ def reads_stored(
     columns, kinds = shape[axis], RULES[platform].stored
     if not isinstance(columns, int) or math.prod(shape[axis + 1 :]) != 1:
         return False
-    most = next((way for way in kinds if way in how and how != {"picked"}), None)
+    most = next((way for way in kinds if way in how), None)
     some = most is not None and any_have(kinds[most], (op, dtype.itemsize), columns)
     return some or columns > ONE_KERNEL
 

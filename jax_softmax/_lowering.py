@@ -519,10 +519,11 @@ def _seen_around(
             return "stored apart" if fused is False else "stored"
     scale = None if masked else scale_behind(result, functions)
     narrow = aval.dtype.itemsize == 2
-    if scale is not None and fused and is_made_of(tangent, result, unknown=False):
-        how = how_read(result, axis, functions)
-        picked = _choice.keeps_picked(op, aval.shape[axis], aval.dtype, here, how=how)
-        if scale == 1 and picked:
+    of_kernel = scale is not None and fused
+    how = how_read(result, axis, functions) if of_kernel else set()
+    if of_kernel and is_made_of(tangent, result, unknown=False):
+        about = op, aval.shape[axis], aval.dtype, here
+        if scale == 1 and _choice.keeps_picked(*about, how=how):
             return "apart" if alone else None
         problem = op, aval.shape, axis, aval.dtype, here
         if _choice.rereads(*problem, multiplied=scale != 1):
@@ -530,10 +531,8 @@ def _seen_around(
     picked = op == "log_softmax" and not narrow and is_scattered(tangent, functions)
     if scale not in (None, 1) and not picked:
         return "stored apart" if fused is False else "stored"
-    if scale is not None and fused:
-        how = how_read(result, axis, functions)
-        if _choice.reads_stored(op, aval.shape, axis, aval.dtype, here, how=how):
-            return "stored"
+    if of_kernel and _choice.reads_stored(op, aval.shape, axis, aval.dtype, here, how=how):
+        return "stored"
     logits = logits_within(result, functions)
     scaled = logits is not None and is_scaled(logits, functions)
     if fused:

@@ -210,6 +210,13 @@ class Rule(NamedTuple):
     # Of what is differentiated, and read by code of XLA's alone: it is not written then, nor read
     # again for the derivative.
     pairs_read: dict[tuple[str, int], Read]
+    # By op: of 16 bits in float32, whose softmax XLA's code would make where it is differentiated,
+    # or its readers are likely, the fewest columns of which a kernel makes two values for each row,
+    # where such code reduces the result, or labels pick from it. Log-softmax with its gradient has
+    # 1.45 times the speed so, 0.95 to 2.3 but where a number for each row is part of what comes
+    # back: of fewer than 512 columns that has 0.78 to 0.91 (h200-widened-pairs.json). 16 and 24
+    # columns have 0.7 to 1.5.
+    widened_read: dict[str, Widened]
     # By the op and the bytes of an element: what a kernel writes the result of, and not XLA, where
     # what reads that reduces it, and what is made of it comes back to its derivative, XLA's; all
     # that XLA may do before it is to add a bias, which the kernel adds then. That is one pass over
@@ -220,13 +227,6 @@ class Rule(NamedTuple):
     # h200-graph-reduced-odd.json, and after a bias 0.17 to 1.03, 0.65 in geometric mean,
     # h200-graph-reduced-biased.json).
     reduced: Kinds
-    # By op: of 16 bits in float32, whose softmax XLA's code would make where it is differentiated,
-    # or its readers are likely, the fewest columns of which a kernel makes two values for each row,
-    # where such code reduces the result, or labels pick from it. Log-softmax with its gradient has
-    # 1.45 times the speed so, 0.95 to 2.3 but where a number for each row is part of what comes
-    # back: of fewer than 512 columns that has 0.78 to 0.91 (h200-widened-pairs.json). 16 and 24
-    # columns have 0.7 to 1.5.
-    widened_read: dict[str, Widened]
     # The same of any result that a kernel wrote: the fewest columns of rows that are no whole
     # vectors. Where the kernel multiplied, XLA's derivative does too, of all.
     reread: dict[tuple[str, int], float]
