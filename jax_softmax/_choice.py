@@ -119,6 +119,11 @@ class Context(NamedTuple):
         return self.around in ("fused", "narrowed")
 
     @property
+    def way(self) -> str | None:
+        """How rows are read, whatever else becomes of what they are reduced to."""
+        return {"summed": "reduced", "weighed sum": "weighed"}.get(self.read or "", self.read)
+
+    @property
     def is_apart(self) -> bool:
         return self.around in ("apart", "product")
 
@@ -160,8 +165,9 @@ def choose(
     to them, and `differentiated` that there is a derivative too; "selected_" before its name, that
     its tangent and its result are selected by a mask. `read` says, where there is none, how the
     program seems to read the result (`_neighbours.likely_read`): "returned", as it is, or by code
-    of XLA's alone, "converted" and returned, "reduced", maybe "across" its rows, or "picked" from;
-    or with an array of its shape, by "elements", or "weighed" and reduced.
+    of XLA's alone, "converted" and returned, "reduced", maybe "across" its rows, or "summed" with
+    all rows, or "picked" from; or with an array of its shape, by "elements", or "weighed" and
+    reduced, or a "weighed sum".
 
     `around` is one of `AROUND`; any other name, or None, says that nothing is known. "fused": XLA
     may have what made the operand within its own code, of a derivative the tangent; "scaled", of a
@@ -252,15 +258,18 @@ def _widened(problem: Problem, seen: Context, rule: Rule) -> Choice | None:
     splits = problem.are_few(rule) and columns >= rule.long
     fuses |= op == "softmax" and too_few and not splits
     by_pairs = problem.is_last and columns > longer.columns and not too_few
-    if seen.read in ("picked", "reduced", "weighed") and problem.is_last and not fuses:
-        rows, weighed = elements // columns, seen.read == "weighed"
-        by_pairs |= elements > rule.elements and _reduces_narrow(op, columns, rows, weighed, rule)
+    case = op, problem.dtype.itemsize, problem.width
+    read = problem.is_last and elements > max(_least_read(seen, case, rule), rule.elements)
+    makers = _makers_of_read(seen, case, columns, rule) if read else set()
+    if "pairs" in makers or (by_pairs and not fuses):
+        why = "float32 made of 16 bits: a kernel reduces rows, XLA fuses what is made of them"
+        return Choice(problem.platform, why, pairs=True)
+    if "kernel" in makers:
+        why = "float32 made of 16 bits: rows of whole vectors alone are the faster ones by XLA"
+        return Choice(problem.platform, why)
     if problem.is_derivative or fuses:
         why = "float32 made of 16 bits: XLA fuses that, and maybe the way back"
         return Choice("xla", why)
-    if by_pairs:
-        why = "float32 made of 16 bits: a kernel reduces rows, XLA fuses what is made of them"
-        return Choice(problem.platform, why, pairs=True)
     return None
 
 
@@ -269,7 +278,7 @@ def _cached(problem: Problem, seen: Context, rule: Rule) -> Choice | None:
     known = seen.is_known and seen.around != "product"
     if not (known and problem.is_last and problem.is_of_one_dtype):
         return None
-    request = problem.columns, problem.elements, seen.read, not seen.is_bare
+    request = problem.columns, problem.elements, seen.way, not seen.is_bare
     limit = next((c for c in rule.cached.get(problem.case, ()) if c.has(*request)), None)
     if limit is None:
         return None
@@ -306,7 +315,7 @@ def _small(problem: Problem, seen: Context, rule: Rule) -> Choice | None:
 
 def _read(problem: Problem, seen: Context, rule: Rule) -> Choice | None:
     """Where there is no derivative, and it is likely how the result is read."""
-    read, platform = seen.read, problem.platform
+    read, platform = seen.way, problem.platform
     gated = read == "elements" and seen.is_fused and problem.is_of_one_dtype
     if gated and not problem.is_last and problem.is_among(rule.gated_across):
         return Choice("xla", "XLA fuses it with what comes before, and with what reads it")
@@ -319,10 +328,9 @@ def _read(problem: Problem, seen: Context, rule: Rule) -> Choice | None:
     in_memory = problem.is_last and known and problem.is_of_one_dtype
     if read in (None, "returned") or not in_memory:
         return None
-    if problem.elements <= rule.read_least.get((read, *problem.case), 0):
+    if problem.elements <= _least_read(seen, problem.case, rule):
         return None
-    kinds = {who: rule.read.get((read, who), {}) for who in ("pairs", "kernel", "xla")}
-    by = {who for who, some in kinds.items() if problem.is_among(some)}
+    by = _makers_of_read(seen, problem.case, problem.columns, rule)
     fewest = max(rule.read_rows, problem.columns // rule.split_columns)
     what = "read by elements" if read == "elements" else read
     if "pairs" in by and seen.is_bare and problem.elements > fewest * problem.columns:
@@ -333,6 +341,22 @@ def _read(problem: Problem, seen: Context, rule: Rule) -> Choice | None:
     if "xla" in by and seen.around != "product":
         return Choice("xla", f"what is {what} XLA has in no memory of its own")
     return None
+
+
+def _least_read(seen: Context, case: tuple[Any, ...], rule: Rule) -> int:
+    """Of so many elements, or fewer, it does not matter how they are read."""
+    of_rows = rule.read_least.get((seen.way, *case), 0)
+    return rule.read_least.get((seen.read, *case), of_rows)
+
+
+def _makers_of_read(seen: Context, case: tuple[Any, ...], columns: int, rule: Rule) -> set[str]:
+    """Who would make what is read as it is: "pairs", "kernel" or "xla", or some of them."""
+
+    def would(maker: str) -> bool:
+        tables = (rule.read.get((way, maker), {}) for way in (seen.read, seen.way))
+        return any_have(next((kinds for kinds in tables if case in kinds), {}), case, columns)
+
+    return {maker for maker in ("pairs", "kernel", "xla") if would(maker)}
 
 
 def _across(problem: Problem, seen: Context, rule: Rule) -> Choice | None:
@@ -417,7 +441,7 @@ def _short(problem: Problem, seen: Context, rule: Rule) -> Choice:
     if seen.biased:
         added = rule.added_in_both if seen.differentiated else rule.added
         added = columns in added.get(problem.case, ()) and (whole or problem.width == 2)
-        fuses = not seen.differentiated and seen.read in BY_ELEMENTS
+        fuses = not seen.differentiated and seen.way in BY_ELEMENTS
         if added and seen.is_apart and not fuses:
             return Choice(platform, "rows that the kernels add a bias to")
         return Choice("xla", f"rows of at most {most}: one kernel that adds the bias")

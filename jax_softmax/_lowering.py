@@ -187,7 +187,7 @@ def register_seeing(
         (aval, *others), operand = avals, operands[0]
         read, forward = None, primitive.name in _choice.FORWARD
         if forward and here in _choice.RULES and not params.get("differentiated", False):
-            read = likely_read(operand, params["axis"], params["dtype"])
+            read = likely_read(operand, params["axis"], params["dtype"], functions)
         cast, narrow = cast_before(operand, aval) or (None, None)
         if cast is not None:
             told = {}

@@ -15,6 +15,7 @@ from ._operations import (
     PRODUCTS,
     SPREAD,
     before,
+    is_made_of,
     name_of,
     number_of,
     readers_of,
@@ -157,7 +158,7 @@ def is_of_product(value: Any, functions: Any) -> bool:
     return _makers(value, functions) is OF_PRODUCT
 
 
-def likely_read(operand: Any, axis: int, dtype: Any) -> str | None:
+def likely_read(operand: Any, axis: int, dtype: Any, functions: Any) -> str | None:
     """How the program reads what is made here of an array, of its shape and `dtype`, by its type.
 
     As `_choice.choose` is told, or None. What it returns, and what no operation has read yet of its
@@ -165,10 +166,14 @@ def likely_read(operand: Any, axis: int, dtype: Any) -> str | None:
     type, and nothing is left to be read, or "converted" if that is of another floating-point type;
     by "elements" if an array of its shape is left, and it returns one of that shape alone, of that
     type. If it returns none as large: "across" if it returns one as long along some dimension, of
-    many rows each; "picked" if an integer for each row is left, as labels are; else "reduced". Of
-    all but "returned" nothing is left that is as long along any dimension, but for arrays of that
-    shape and vectors added to what is made by elements, nor is `operand` along another. Where it
-    would be reduced, but arrays of that shape are left, it is "weighed".
+    many rows each; "picked" if an integer for each row is left, as labels are; else "reduced", or
+    "summed" if no number for each row is returned or left, so that rows are added up too. Of all
+    but "returned" nothing is left that is as long along any dimension, but for arrays of that shape
+    and vectors added to what is made by elements, nor is `operand` along another. Where it would be
+    reduced or summed, but arrays of that shape are left, it is "weighed", or "weighed sum". Such an
+    array, and what there is of each row, are left as well where they are made of others, or have
+    been compared with something; but where a softmax by XLA's code is, which may have both within,
+    it is none of these four.
     """
     point: Any = mlir.ir.InsertionPoint
     block = point.current.block
@@ -177,36 +182,75 @@ def likely_read(operand: Any, axis: int, dtype: Any) -> str | None:
         return None
     made = mlir.ir.RankedTensorType.get(operand.type.shape, mlir.dtype_to_ir_type(dtype))
     results = mlir.ir.FunctionType(program.attributes["function_type"].value).results
-    unread = [v.type for v in block.arguments if v != operand and readers_of(v) == 0]
     # Tokens, of effects in an order, have no shape.
+    arguments = [v for v in block.arguments if v != operand and hasattr(v.type, "shape")]
     returned: list[Any] = [t for t in results if hasattr(t, "shape")]
-    left: list[Any] = [t for t in unread if hasattr(t, "shape")]
-    if made in returned and not left:
-        return "returned"
+    left: list[Any] = [v.type for v in arguments if readers_of(v) == 0]
     shape = shape_of(operand)
-    columns = shape[axis]
+    columns, elements = shape[axis], math.prod(shape)
+    as_large = [t for t in returned if math.prod(t.shape) >= elements]
+    large = [v for v in arguments if math.prod(v.type.shape) == elements]
+    own = [v for v in large if readers_of(v) and is_made_of(operand, v, unknown=False)]
+    foreign = [v for v in large if v not in own]
+    alike = [v for v in _left_of(elements, foreign) if shape_of(v) == shape and v != operand]
+    if made in returned and not left and (as_large != [made] or not alike):
+        return "returned"
     if shape.count(columns) > 1:
         return None
-    alike = [t for t in left if t.shape == shape]
     others = [t for t in left if columns in t.shape and t.shape != shape]
-    as_large = [t for t in returned if math.prod(t.shape) >= math.prod(shape)]
     floats = [t for t in as_large if t.shape == shape and not _is_of_integers(t, least=1)]
     if floats and as_large == floats[:1]:
         vectors = all(math.prod(t.shape) == columns for t in others)
         if floats != [made]:
-            return None if left else "converted"
+            return None if left or alike else "converted"
         return "elements" if alike and vectors else None
     if as_large or others:
         return None
     kept = [math.prod(t.shape) for t in returned if columns in t.shape]
-    rows = math.prod(shape) // max(columns, 1)
-    labels = [t for t in left if math.prod(t.shape) == rows and _is_of_integers(t)]
-    if alike:
-        return None if kept or labels else "weighed"
-    if kept:
+    rows = elements // max(columns, 1)
+    if kept and not alike:
         # A mean over an ensemble is of few each, which XLA's code adds up as it makes them.
-        return "across" if max(kept) * FEWEST_ACROSS <= math.prod(shape) else None
-    return "picked" if labels else "reduced"
+        return "across" if max(kept) * FEWEST_ACROSS <= elements else None
+    of_rows = [v.type for v in _left_of(rows, arguments)]
+    labels = [t for t in of_rows if _is_of_integers(t)]
+    if alike and (kept or labels):
+        return None
+    if labels:
+        return "picked"
+    beside = [*alike, *(v for v in _left_of(elements, [*own, operand]) if v != operand)]
+    if any(logits_within(v, functions) is not None for v in beside):
+        return None
+    summed = not of_rows and all(math.prod(t.shape) != rows for t in returned)
+    if alike:
+        return "weighed sum" if summed else "weighed"
+    return "summed" if summed else "reduced"
+
+
+def _left_of(size: int, values: list[Any]) -> list[Any]:
+    """Of those, and of what is made of them, the arrays of so many elements left to be read.
+
+    These are what nothing has read but comparisons. They may be made of one another, or cut from
+    integers.
+    """
+
+    def has_size(value: Any) -> bool:
+        shape = shape_of(value)
+        return shape is not None and math.prod(shape) == size
+
+    def may_be_cut(value: Any) -> bool:
+        return _is_of_integers(value.type) and math.prod(shape_of(value)) > size
+
+    found = [v for v in values if has_size(v) or may_be_cut(v)]
+    seen, most, left = set(found), len(found) + MOST_VALUES, []
+    for value in found:  # which grows
+        readers = [use.owner for use in value.uses]
+        if has_size(value) and all(name_of(r) == "stablehlo.compare" for r in readers):
+            left.append(value)
+        if len(found) < most:
+            new = [v for r in readers for v in r.results if has_size(v) and v not in seen]
+            found += new
+            seen.update(new)
+    return left
 
 
 def _is_of_integers(kind: Any, least: int = 2) -> bool:

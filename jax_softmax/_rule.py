@@ -383,7 +383,7 @@ class Rule(NamedTuple):
     # -cached.json).
     cached: dict[tuple[str, int], tuple[Cached, ...]]
     # At most so many elements of some, and so few rows of pairs, go by the other rules.
-    read_least: dict[tuple[str, str, int], int]
+    read_least: dict[tuple[Any, ...], int]
     read_rows: int
     # With what XLA may fuse before it, forward, rows of any length are XLA's, and along another
     # axis those of so many columns or more.
@@ -462,7 +462,14 @@ LONGER_KERNELS: Kinds = {
 }
 # And those that are none, of which it makes them of two values for each row; after a bias it does
 # without.
-PAIRS_OF_LONGEST_ROWS: Kinds = {("log_softmax", 4): (Rows(range(2**14 + 1, 2**31)),)}
+LONGEST_ROWS = Rows(range(2**14 + 1, 2**31))
+PAIRS_OF_LONGEST_ROWS: Kinds = {("log_softmax", 4): (LONGEST_ROWS,)}
+# Of 16 bits in float32: those that kernels keep; others as long; those that XLA reads one by one;
+# and those that it pads.
+KEPT_NARROW = Rows(range(32, ONE_KERNEL + 1, 8))
+LONG_NARROW = Rows(range(1000, ONE_KERNEL + 1))
+SINGLE_NARROW = Rows(range(17, 1000, 2))
+PADDED_NARROW = Rows(range(1032, ONE_KERNEL + 1, 8), less=0.8)
 
 # Of 16 bits in float32, the shortest: 4 and 8 fall into the same banks of a tile.
 FEW_WIDENED = (Rows(range(3, 4)), Rows(range(5, 8)), Rows(range(9, 16)))
@@ -835,11 +842,21 @@ RULES = {
             ("log_softmax", 4, 4): (Rows(range(9, 2**7, 2)),),
         },
         read={
-            ("picked", "pairs"): {("log_softmax", 4): (Rows(range(9, 2**31)),)},
+            ("picked", "pairs"): {
+                ("log_softmax", 4): (Rows(range(9, 2**31)),),
+                ("log_softmax", 2, 4): (Rows(range(16, 32, 8)), KEPT_NARROW, LONG_NARROW),
+                ("softmax", 2, 4): (KEPT_NARROW,),
+            },
             ("picked", "kernel"): {
                 ("softmax", 2): (Rows(range(65, ONE_KERNEL + 1)),),
                 ("softmax", 4): (Rows(range(197, ONE_KERNEL + 1)),),
                 ("log_softmax", 2): (Rows(range(16, ONE_KERNEL + 1)),),
+                ("log_softmax", 2, 4): (Rows(range(17, 1000)),),
+            },
+            ("summed", "pairs"): {
+                ("log_softmax", 4): (Rows(range(16, 2**31)),),
+                ("log_softmax", 2, 4): (Rows(range(16, 32, 8)), KEPT_NARROW, LONG_NARROW),
+                ("softmax", 2, 4): (KEPT_NARROW,),
             },
             ("reduced", "pairs"): {
                 ("log_softmax", 4): (
@@ -847,6 +864,7 @@ RULES = {
                     Rows(range(600, 2000)),
                     Rows(range(ONE_KERNEL + 1, 2**31)),
                 ),
+                ("log_softmax", 2, 4): (PADDED_NARROW,),
             },
             ("reduced", "kernel"): {
                 ("log_softmax", 2): (
@@ -854,6 +872,10 @@ RULES = {
                     Rows(range(300, 2100)),
                     Rows(range(2100, ONE_KERNEL + 1), less=0.9),
                 ),
+                ("log_softmax", 2, 4): (Rows(range(17, 700, 2)),),
+            },
+            ("summed", "kernel"): {
+                ("log_softmax", 2, 4): (SINGLE_NARROW, Rows(range(250, 1000))),
             },
             ("reduced", "xla"): {
                 ("softmax", 2): (Rows(range(ONE_KERNEL + 1, 2**14 + 1)),),
@@ -876,7 +898,24 @@ RULES = {
                 ("log_softmax", 2): (Rows(range(ONE_KERNEL + 1, 2**14 + 1), least=0.6),),
                 ("log_softmax", 4): (Rows(range(ONE_KERNEL + 1, 2**14 + 1)),),
             },
-            ("weighed", "pairs"): PAIRS_OF_LONGEST_ROWS,
+            ("weighed", "kernel"): {("log_softmax", 2, 4): (Rows(range(17, 700, 2)),)},
+            ("weighed sum", "kernel"): {
+                ("log_softmax", 2, 4): (SINGLE_NARROW, Rows(range(250, 1000))),
+            },
+            ("weighed", "pairs"): {
+                ("log_softmax", 4): (Rows(range(500, 2000)), LONGEST_ROWS),
+                ("log_softmax", 2, 4): (PADDED_NARROW,),
+            },
+            ("weighed sum", "pairs"): {
+                ("log_softmax", 4): (
+                    Rows(range(17, 2**5)),
+                    Rows(range(2**5 + 1, 2**10)),
+                    Rows(range(2**10 + 1, ONE_KERNEL + 1)),
+                    LONGEST_ROWS,
+                ),
+                ("log_softmax", 2, 4): (KEPT_NARROW, LONG_NARROW),
+                ("softmax", 2, 4): (KEPT_NARROW,),
+            },
             ("across", "pairs"): {("log_softmax", 4): (Rows(range(ONE_KERNEL + 1, 2**31)),)},
             ("across", "kernel"): ACROSS,
         },
@@ -921,6 +960,11 @@ RULES = {
             # Of fewer, `cached` has what is XLA's, but for long rows that are weighed.
             **dict.fromkeys(itertools.product(BY_ELEMENTS, FORWARD, (2, 4)), 2**22),
             ("weighed", "log_softmax", 2): 2**21,
+            ("weighed sum", "log_softmax", 4): 2**21,
+            ("picked", "softmax", 2, 4): 2**21,
+            **dict.fromkeys(
+                itertools.product(("summed", "weighed sum"), FORWARD, (2,), (4,)), 2**21
+            ),
         },
         read_rows=2**6,
         fused_across={("softmax", 4): 2**7, ("log_softmax", 4): 2**8},

@@ -88,6 +88,8 @@ READ = (
     ("converted", "softmax", "bfloat16", 8192, "xla"),
     ("converted", "softmax", "bfloat16", 20_001, "kernel"),
     ("weighed", "log_softmax", "float32", 8192, "xla"),
+    ("summed", "log_softmax", "float32", 256, "pairs"),
+    ("weighed sum", "log_softmax", "float32", 256, "pairs"),
     ("weighed", "log_softmax", "float32", 20_000, "pairs"),
 )
 # What is a kernel's where the program returns it, and what may be before it.
@@ -384,12 +386,15 @@ def read(mesh, way, name, dtype, columns, _) -> dict:
         "converted": lambda y, _: y.astype("float32"),
         "elements": lambda y, w: y * w,
         "weighed": lambda y, w: (y * w).sum(1),
+        "summed": lambda y, _: jnp.square(y).sum(),
+        "weighed sum": lambda y, w: (y * w).sum(),
     }
 
     def program(x, other):
         return reads[way](getattr(jax_softmax, name)(x), other)
 
-    other = {"elements": x, "weighed": x, "converted": x.update(shape=())}.get(way, labels)
+    others = {"elements": x, "weighed": x, "weighed sum": x, "converted": x.update(shape=())}
+    other = others.get(way, labels)
     hlo = compiled(program, x, other)
     calls = count_calls(hlo, name), count_calls(hlo, "row_pairs")
     return {"calls": calls, "kernels": kernels(hlo)}

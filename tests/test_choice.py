@@ -434,6 +434,15 @@ READ_ALONE = [  # how, op, rows, columns, dtype, and who makes it
     ("reduced", "log_softmax", 2**13, 1024, "float32", "pairs"),
     ("reduced", "log_softmax", 2**13, 4096, "float32", "xla"),
     ("reduced", "log_softmax", 2**13, 4097, "float32", "pairs"),
+    ("summed", "log_softmax", 2**18, 15, "float32", "xla"),
+    ("summed", "log_softmax", 2**18, 16, "float32", "pairs"),
+    ("summed", "log_softmax", 2**15, 64, "float32", "xla"),
+    ("summed", "log_softmax", 2**15, 65, "float32", "pairs"),
+    ("summed", "log_softmax", 2**13, 4096, "float32", "pairs"),
+    ("summed", "log_softmax", 2**13, 4097, "float32", "pairs"),
+    ("summed", "log_softmax", 2**13, 1024, "bfloat16", "cuda"),
+    ("summed", "log_softmax", 2**13, 4096, "bfloat16", "xla"),
+    ("summed", "softmax", 2**13, 4096, "float32", "xla"),
     ("across", "softmax", 2**13, 512, "bfloat16", "cuda"),
     ("across", "softmax", 2**13, 512, "float32", "xla"),
     ("across", "log_softmax", 2**13, 8192, "float32", "pairs"),
@@ -466,6 +475,52 @@ GATED = [  # the same where XLA makes something of each element
     ("weighed", "log_softmax", 2**13, 16_384, "bfloat16", "xla"),
     ("weighed", "log_softmax", 2**13, 16_384, "float32", "xla"),
     ("weighed", "log_softmax", 2**9, 65_537, "float32", "pairs"),
+    ("weighed", "log_softmax", 2**13, 499, "float32", "xla"),
+    ("weighed", "log_softmax", 2**14, 512, "float32", "pairs"),
+    ("weighed", "log_softmax", 2**13, 512, "float32", "xla"),
+    ("weighed", "log_softmax", 2**13, 2048, "float32", "xla"),
+    ("weighed sum", "log_softmax", 2**18, 16, "float32", "xla"),
+    ("weighed sum", "log_softmax", 2**18, 24, "float32", "pairs"),
+    ("weighed sum", "log_softmax", 2**18, 32, "float32", "xla"),
+    ("weighed sum", "log_softmax", 2**12, 512, "float32", "xla"),
+    ("weighed sum", "log_softmax", 2**13, 512, "float32", "pairs"),
+    ("weighed sum", "log_softmax", 2**15, 1024, "float32", "xla"),
+    ("weighed sum", "log_softmax", 2**13, 4096, "float32", "pairs"),
+    ("weighed sum", "log_softmax", 2**13, 4100, "float32", "xla"),
+    ("weighed sum", "log_softmax", 2**9, 65_537, "float32", "pairs"),
+]
+NARROW = [  # the same of 16 bits that the program has in float32
+    ("picked", "log_softmax", 2**15, 15, "xla"),
+    ("picked", "log_softmax", 2**15, 16, "pairs"),
+    ("picked", "log_softmax", 2**15, 17, "cuda"),
+    ("picked", "log_softmax", 2**12, 1000, "pairs"),
+    ("picked", "log_softmax", 2**12, 998, "cuda"),
+    ("picked", "log_softmax", 2**12, 1001, "pairs"),
+    ("picked", "softmax", 2**12, 31, "xla"),
+    ("picked", "softmax", 2**17, 32, "pairs"),
+    ("picked", "softmax", 2**12, 1001, "xla"),
+    ("picked", "softmax", 2**12, 8192, "xla"),
+    ("summed", "log_softmax", 2**17, 16, "xla"),
+    ("summed", "log_softmax", 2**18, 16, "pairs"),
+    ("summed", "log_softmax", 2**14, 253, "cuda"),
+    ("summed", "log_softmax", 2**14, 250, "cuda"),
+    ("summed", "log_softmax", 2**14, 100, "xla"),
+    ("summed", "softmax", 2**15, 64, "xla"),
+    ("summed", "softmax", 2**15, 72, "pairs"),
+    ("reduced", "log_softmax", 2**15, 512, "xla"),
+    ("reduced", "log_softmax", 2**15, 513, "cuda"),
+    ("reduced", "log_softmax", 2**15, 777, "xla"),
+    ("reduced", "log_softmax", 2**15, 1536, "pairs"),
+    ("reduced", "log_softmax", 2**15, 2000, "xla"),
+    ("reduced", "softmax", 2**15, 512, "xla"),
+    ("weighed", "log_softmax", 2**15, 1024, "xla"),
+    ("weighed", "log_softmax", 2**15, 3000, "pairs"),
+    ("weighed", "log_softmax", 2**15, 189, "cuda"),
+    ("weighed sum", "log_softmax", 2**18, 24, "xla"),
+    ("weighed sum", "log_softmax", 2**18, 32, "pairs"),
+    ("weighed sum", "softmax", 2**13, 1024, "pairs"),
+    ("elements", "log_softmax", 2**13, 1024, "xla"),
+    (None, "softmax", 2**13, 1024, "xla"),
 ]
 
 
@@ -476,6 +531,21 @@ def _alone(case):
     choice = _choice.choose(*problem, around="apart", read=read)
     assert ("pairs" if choice.pairs else choice.implementation) == expected
     return problem, choice
+
+
+@pytest.mark.parametrize("case", NARROW, ids=str)
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_16_bits_in_float32_go_by_how_they_are_read(case, dtype):
+    read, op, rows, columns, expected = case
+    problem = (rows, columns), 1, jnp.dtype(dtype), jnp.dtype("float32"), "cuda"
+    choice = _choice.choose(op, *problem, widened=True, read=read)
+    assert ("pairs" if choice.pairs else choice.implementation) == expected
+    unknown = _choice.choose(op, *problem, widened=True)
+    assert not unknown.pairs
+    if expected == "pairs":
+        least = 2**21 if "sum" in read or op == "softmax" else 2**17
+        few = _choice.choose(op, (least // columns, columns), *problem[1:], widened=True, read=read)
+        assert not few.pairs
 
 
 @pytest.mark.parametrize("case", GATED, ids=str)
@@ -1804,7 +1874,7 @@ READERS = {  # of an op, an array, another and labels, and how the op's result s
         lambda f, x, w, labels: (w.sum() + labels).sum() + f(x).reshape(8, 12, -1).sum(0),
         None,
     ),
-    "reduces both": (lambda f, x, w, labels: (w.sum() + labels).sum() + f(x).max(), "reduced"),
+    "reduces both": (lambda f, x, w, labels: (w.sum() + labels).sum() + f(x).max(), "summed"),
     "prints, too": (
         lambda f, x, w, labels: _printed(f(_printed(x))) + w.sum() + labels[0],
         "elements",
@@ -1813,7 +1883,33 @@ READERS = {  # of an op, an array, another and labels, and how the op's result s
     "prints what it reduces": (lambda f, x, w, labels: _printed(f(_printed(x)).sum(1)), "reduced"),
     "multiplies a square": (lambda f, x, w, labels: f(x) @ w, None),
     "reduces a square": (lambda f, x, w, labels: (w.sum() + labels).sum() + f(x).max(), None),
-    "weighs": (lambda f, x, w, labels: (labels.sum() + f(x) * w).sum(), "weighed"),
+    "weighs": (lambda f, x, w, labels: (labels.sum() + f(x) * w).sum(), "weighed sum"),
+    "weighs rows": (lambda f, x, w, labels: (labels.sum() + f(x) * w).sum(1), "weighed"),
+    "reduces across, beside a softmax": (
+        lambda f, x, w, labels: (jax.nn.softmax(x) * (w.sum() + labels)).sum(0) + f(x).max(0),
+        "across",
+    ),
+    "picks, and returns others": (
+        lambda f, x, w, labels: (
+            jnp.take_along_axis(f(x), labels, 1).mean(),
+            jnp.argmax(x, 1, keepdims=True).astype("int32"),
+        ),
+        "picked",
+    ),
+    "weighs by powers": (
+        lambda f, x, w, labels: (labels.sum() + jnp.square(w) * f(x)).sum(),
+        "weighed sum",
+    ),
+    "weighs by others' softmax": (
+        lambda f, x, w, labels: (jax.nn.softmax(w + labels) * f(x)).sum(),
+        None,
+    ),
+    "weighs by its own": (
+        lambda f, x, w, labels: (jax.nn.softmax(x) * f(x)).sum() + (w + labels)[0, 0],
+        None,
+    ),
+    "gates": (lambda f, x, w, labels: jnp.tanh(w + labels) * f(x), "elements"),
+    "returns a gate, too": (lambda f, x, w, labels: (jnp.tanh(w + labels), f(x)), "returned"),
     "weighs, and has labels": (lambda f, x, w, labels: (f(x) * w).sum() + labels[0, 0], None),
     "weighs across": (lambda f, x, w, labels: (labels.sum() + f(x) * w).sum(0), None),
     "returns others": (lambda f, x, w, labels: (f(x).sum(), w[:48] + labels[0]), None),
@@ -1839,8 +1935,8 @@ LEFT = {  # what is left, and how a sum of the result seems to be read
     "labels of 8 bits": (np.zeros((8, 12), np.uint8), "picked"),
     "flags": (np.zeros(96, bool), "reduced"),
     "weights": (np.zeros(96, np.float32), "reduced"),
-    "a step": (np.int32(3), "reduced"),
-    "a key": (np.zeros(2, np.uint32), "reduced"),
+    "a step": (np.int32(3), "summed"),
+    "a key": (np.zeros(2, np.uint32), "summed"),
     "weights of columns": (np.zeros(64, np.float32), None),
 }
 
@@ -1852,6 +1948,69 @@ def test_labels_are_integers_of_each_row(kind, reads):
     x = np.ones((8, 12, 64), np.float32)
     jax.jit(lambda x, left: jax_softmax.softmax(x).sum() + left.sum()).lower(x, left)
     assert reads == [expected]
+
+
+MADE = {  # of labels before the softmax, and how what picks by that from the result seems to read
+    "reshaped": (lambda x, labels: (labels[:, :-1].reshape(-1), 0), "picked"),
+    "cut": (lambda x, labels: (labels[:, 1:], 0), "picked"),
+    "a mask, too": (lambda x, labels: (labels[:, 1:], labels[:, 1:] < 0), "picked"),
+    "compared": (lambda x, labels: (labels[:, 1:], x.argmax(-1) == labels[:, 1:]), "picked"),
+    "spread": (lambda x, labels: (labels[:, 1:, None] == jnp.arange(64), 0), "summed"),
+}
+
+
+@pytest.mark.usefixtures("cpu_has_the_rule")
+@pytest.mark.parametrize("kind", MADE)
+def test_labels_may_have_been_made_before(kind, reads):
+    make, expected = MADE[kind]
+
+    def program(x, labels):
+        of_labels, others = make(x, labels)
+        y = jax_softmax.softmax(x)
+        if jnp.issubdtype(of_labels.dtype, jnp.integer):
+            return jnp.take_along_axis(y, of_labels.reshape(8, 12, 1), -1).mean() + others
+        return (y * of_labels).mean() + others
+
+    x, labels = np.ones((8, 12, 64), np.float32), np.zeros((8, 13), np.int32)
+    jax.jit(lambda *args: jnp.sum(program(*args))).lower(x, labels)
+    assert reads == [expected]
+
+
+def _again(x, steps):
+    for _ in range(steps):
+        x = jnp.tanh(x) * 1.5 + 0.25
+    return x
+
+
+LONGER = {  # programs of more values than are looked at
+    "of the logits": (lambda f, x, labels, m: f(_again(x, 10)), "returned"),
+    "of the logits, reduced": (lambda f, x, labels, m: f(_again(x, 10)).sum(), "summed"),
+    "of each row": (
+        lambda f, x, labels, m: (m := _again(m, 16)).sum() + f(x)[jnp.arange(96), labels].sum(),
+        "picked",
+    ),
+    "of a step": (lambda f, x, labels, m: f(x).sum() + jnp.full(96, labels[0]).sum(), "summed"),
+}
+
+
+@pytest.mark.usefixtures("cpu_has_the_rule")
+@pytest.mark.parametrize("kind", LONGER)
+def test_a_search_of_what_is_left_ends(kind, reads):
+    program, expected = LONGER[kind]
+    x, m = np.ones((96, 64), np.float32), np.ones(96, np.float32)
+    labels = np.zeros(1 if kind == "of a step" else 96, np.int32)
+    jax.jit(functools.partial(program, jax_softmax.softmax)).lower(x, labels, m)
+    assert reads == [expected]
+
+
+@pytest.mark.usefixtures("cpu_has_the_rule")
+def test_what_is_printed_in_an_order_is_no_row(reads):
+    def program(x, step):
+        jax.debug.print("{}", step, ordered=True)
+        return jax_softmax.softmax(x).sum()
+
+    jax.jit(program).lower(np.ones((1, 4096), np.float32), np.float32(1))
+    assert reads == ["reduced"]
 
 
 @pytest.mark.usefixtures("cpu_has_the_rule")

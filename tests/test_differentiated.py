@@ -40,8 +40,9 @@ def platform(backend, monkeypatch):
 
         def lowered(*args, axis, **request):
             (made,) = by_pairs(*args, axis=axis, **request)
-            _, largest = made.owner.operands[0].owner.operands
-            axes[before(largest, _neighbours.RESHAPING | _neighbours.SPREADING)] = axis
+            if request["op"] == "log_softmax":
+                _, largest = made.owner.operands[0].owner.operands
+                axes[before(largest, _neighbours.RESHAPING | _neighbours.SPREADING)] = axis
             return (made,)
 
         monkeypatch.setattr(_lowering, "_lower_by_pairs", lowered)
@@ -248,27 +249,31 @@ def test_16_bits_that_a_kernel_would_have_to_be_given(platform):
         assert calls(lowered, "") == (platform == "cuda" and expected)
 
 
-READ_ALONE = {  # without a derivative
-    "picks": (lambda y, labels: picked(y, labels).sum(), (32, 512, 1001)),
-    "a sum": (lambda y, _: jnp.square(y).sum(), (32, 512, 1001)),
-    "nothing": (lambda y, _: y[..., None], ()),
-    "a cast": (lambda y, _: y.astype("bfloat16")[..., None], ()),
+READ_ALONE = {  # without a derivative: of what, and of which columns that is made of pairs
+    "picks": ("log_softmax", lambda y, labels: picked(y, labels).sum(), (24, 32, 512, 1001)),
+    "picks probabilities": ("softmax", lambda y, labels: picked(y, labels).sum(), (32, 512)),
+    "a sum": ("log_softmax", lambda y, _: jnp.square(y).sum(), (24, 32, 512, 1001)),
+    "a sum of probabilities": ("softmax", lambda y, _: jnp.square(y).sum(), (32, 512)),
+    "sums of rows": ("log_softmax", lambda y, _: jnp.square(y).sum(1), ()),
+    "nothing": ("log_softmax", lambda y, _: y[..., None], ()),
+    "a cast": ("log_softmax", lambda y, _: y.astype("bfloat16")[..., None], ()),
 }
 
 
 @pytest.mark.parametrize("kind", READ_ALONE)
 def test_16_bits_in_float32_that_are_read_without_a_derivative(kind, platform):
-    read, by_kernel = READ_ALONE[kind]
+    op, read, by_kernel = READ_ALONE[kind]
+    elements = 2_200_000 if "a sum" in kind else 140_000
     for columns in (24, 32, 100, 512, 1001):
-        shape = (140_000 // columns, columns)
+        shape = (elements // columns, columns)
         x, labels = rows("normal", shape).astype("bfloat16"), jnp.arange(shape[0]) % 9
 
         def both(x, labels):
-            return read(jax_softmax.log_softmax(x.astype("float32")), labels)
+            return read(getattr(jax_softmax, op)(x.astype("float32")), labels)
 
         lowered = jax.jit(both).lower(x, labels)
         assert calls(lowered, "row_pairs") == (columns in by_kernel and platform == "cuda")
-        want = read(jnp.asarray(TRUTH["log_softmax"](wide(x), 1), "float32"), labels)
+        want = read(jnp.asarray(TRUTH[op](wide(x), 1), "float32"), labels)
         got = lowered.compile()(x, labels)
         np.testing.assert_allclose(wide(got), wide(want), rtol=1e-2 if kind == "a cast" else 1e-5)
 

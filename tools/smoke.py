@@ -124,10 +124,14 @@ def run_absmax(x: jax.Array) -> None:
         assert (scale > 0).all()
 
 
-def run_pairs(columns: int) -> None:
-    """Two values of each row, of which XLA makes a loss and its gradient."""
-    x = jax.random.normal(jax.random.key(columns), (2**17 // columns + 131, columns), "float32")
-    program = jax.jit(jax.value_and_grad(lambda x: jnp.square(jax_softmax.log_softmax(x)).sum()))
+def run_pairs(columns: int, dtype: str) -> None:
+    """Two values of each row in float32, of which XLA makes a loss and its gradient."""
+    x = jax.random.normal(jax.random.key(columns), (2**17 // columns + 131, columns), dtype)
+
+    def loss(x: jax.Array) -> jax.Array:
+        return jnp.square(jax_softmax.log_softmax(x.astype("float32"))).sum()
+
+    program = jax.jit(jax.value_and_grad(loss))
     assert "jax_softmax.row_pairs" in program.lower(x).as_text()
     assert all(jnp.isfinite(made).all() for made in program(x))
 
@@ -136,7 +140,9 @@ def run_part(part: str) -> None:
     """All kernels of a strategy, or "others"."""
     if part == "others":
         for columns in (12, 64, 777, 1500, 3000, 3001, 70_001):
-            run_pairs(columns)
+            run_pairs(columns, "float32")
+        for columns, dtype in itertools.product((64, 264, 1001, 2000, 4096), DTYPES[2:]):
+            run_pairs(columns, dtype)
     for dtype in DTYPES:
         for columns in TERMS_STRATEGIES.get(part, ()):
             run_terms(part, columns, dtype)
