@@ -353,7 +353,8 @@ def _makers_of_read(seen: Context, case: tuple[Any, ...], columns: int, rule: Ru
     """Who would make what is read as it is: "pairs", "kernel" or "xla", or some of them."""
 
     def would(maker: str) -> bool:
-        tables = (rule.read.get((way, maker), {}) for way in (seen.read, seen.way))
+        ways = [way for way in (seen.read, seen.way) if way]
+        tables = (rule.read.get((way, maker), {}) for way in ways)
         return any_have(next((kinds for kinds in tables if case in kinds), {}), case, columns)
 
     return {maker for maker in ("pairs", "kernel", "xla") if would(maker)}
