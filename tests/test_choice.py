@@ -440,6 +440,8 @@ READ_ALONE = [  # how, op, rows, columns, dtype, and who makes it
     ("summed", "log_softmax", 2**15, 65, "float32", "pairs"),
     ("summed", "log_softmax", 2**13, 4096, "float32", "pairs"),
     ("summed", "log_softmax", 2**13, 4097, "float32", "pairs"),
+    ("summed", "log_softmax", 2**13, 8192, "float32", "xla"),
+    ("summed", "log_softmax", 2**13, 16_384, "float32", "pairs"),
     ("summed", "log_softmax", 2**13, 1024, "bfloat16", "cuda"),
     ("summed", "log_softmax", 2**13, 4096, "bfloat16", "xla"),
     ("summed", "softmax", 2**13, 4096, "float32", "xla"),
@@ -486,7 +488,7 @@ GATED = [  # the same where XLA makes something of each element
     ("weighed sum", "log_softmax", 2**13, 512, "float32", "pairs"),
     ("weighed sum", "log_softmax", 2**15, 1024, "float32", "xla"),
     ("weighed sum", "log_softmax", 2**13, 4096, "float32", "pairs"),
-    ("weighed sum", "log_softmax", 2**13, 4100, "float32", "xla"),
+    ("weighed sum", "log_softmax", 2**13, 8192, "float32", "pairs"),
     ("weighed sum", "log_softmax", 2**9, 65_537, "float32", "pairs"),
 ]
 NARROW = [  # the same of 16 bits that the program has in float32
@@ -653,7 +655,8 @@ def test_what_a_program_reads_goes_by_how(case):
     assert _choice.choose(*problem, read=read) == _choice.choose(*problem)
     for seen in ({"around": "fused"}, {"around": "apart", "biased": True}):
         chosen = _choice.choose(*problem, read=read, **seen)
-        if read == "reduced" and expected == "xla" and columns > 4096:  # and what is before it
+        fuses = columns >= 2**13 if read == "summed" else columns > 4096 and expected == "xla"
+        if read in ("reduced", "summed") and fuses:  # what is before it, too
             assert chosen.implementation == "xla"
         else:
             assert chosen == _choice.choose(*problem, **seen)
