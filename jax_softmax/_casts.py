@@ -11,10 +11,10 @@ from jax.interpreters import mlir
 
 from ._operations import (
     BARRIER,
-    MOST_VALUES,
     MOVED,
     SPREAD,
     UNFUSED,
+    Search,
     before,
     before_spreading,
     dtype_among,
@@ -89,23 +89,21 @@ def reshaped(value: Any, shape: Sequence[int]) -> Any:
 def was_narrow(value: Any) -> bool:
     """Whether all that a float32 array is computed from, element by element or row by row, was 16
     bits: XLA fuses these conversions, and may fuse those of a derivative."""
-    pending, seen = [value], {value}
-    while pending and len(seen) <= MOST_VALUES:
-        value = pending.pop()
-        made_by = value.owner
+    search = Search(value)
+    for found in search:
+        made_by = found.owner
         operands = list(getattr(made_by, "operands", ()))
         converts = name_of(made_by) in ("stablehlo.convert", "stablehlo.custom_call")
         if converts and operands and dtype_among(NARROW, operands[0]) is not None:
             continue
         if name_of(made_by) not in MOVED:
             operands = [
-                v for v in operands if v.type == value.type and name_of(v.owner) not in SPREAD
+                v for v in operands if v.type == found.type and name_of(v.owner) not in SPREAD
             ]
         if not operands or name_of(made_by) in UNFUSED:
             return False
-        pending += [v for v in operands if v not in seen]
-        seen.update(operands)
-    return not pending
+        search.add(operands)
+    return search.has_all
 
 
 def logits_of(result: Any, other: Any) -> tuple[Any, ...]:

@@ -14,6 +14,7 @@ from ._operations import (
     MOST_VALUES,
     PRODUCTS,
     SPREAD,
+    Search,
     before,
     is_made_of,
     name_of,
@@ -80,18 +81,15 @@ def beside(tangent: Any, result: Any, axis: int, functions: Any) -> tuple[list[A
     The others of its type that XLA's code made right here, and whether there is an array that has
     another number for each row, not counting those that log-softmaxes are made of.
     """
-    pending, seen, others, by_rows = [tangent], {tangent, result}, [], False
-    while pending and len(seen) <= MOST_VALUES:
-        value = pending.pop()
+    search, others, by_rows = Search(tangent, but=[result]), [], False
+    for value in search:
         made_by = value.owner
         if _is_log_softmax(value, axis):
             others.append(value)
         elif name_of(made_by) == "stablehlo.broadcast_in_dim":
             by_rows |= _differs_by_row(made_by, axis)
         elif name_of(made_by) in ELEMENTWISE | RESHAPING:
-            new = [v for v in made_by.operands if v not in seen]
-            pending += new
-            seen.update(new)
+            search.add(made_by.operands)
     return [v for v in others if v.type == result.type], by_rows
 
 
@@ -139,18 +137,15 @@ def _differs_by_row(spread: Any, axis: int) -> bool:
     along = zip(shape_of(value), spread.attributes["broadcast_dimensions"], strict=True)
     if all(size == 1 or dimension == axis for size, dimension in along):
         return False
-    pending, seen = [value], {value}
-    while pending and len(seen) <= MOST_VALUES:
-        value = pending.pop()
-        made_by = value.owner
-        if math.prod(shape_of(value)) == 1 or name_of(made_by) == "stablehlo.constant":
+    search = Search(value)
+    for found in search:
+        made_by = found.owner
+        if math.prod(shape_of(found)) == 1 or name_of(made_by) == "stablehlo.constant":
             continue
         if name_of(made_by) not in ELEMENTWISE | RESHAPING | SPREADING:
             return True
-        new = [v for v in made_by.operands if v not in seen]
-        pending += new
-        seen.update(new)
-    return bool(pending)
+        search.add(made_by.operands)
+    return not search.has_all
 
 
 def is_of_product(value: Any, functions: Any) -> bool:
@@ -240,16 +235,12 @@ def _left_of(size: int, values: list[Any]) -> list[Any]:
     def may_be_cut(value: Any) -> bool:
         return _is_of_integers(value.type) and math.prod(shape_of(value)) > size
 
-    found = [v for v in values if has_size(v) or may_be_cut(v)]
-    seen, most, left = set(found), len(found) + MOST_VALUES, []
-    for value in found:  # which grows
+    search, left = Search(*(v for v in values if has_size(v) or may_be_cut(v))), []
+    for value in search:
         readers = [use.owner for use in value.uses]
         if has_size(value) and all(name_of(r) == "stablehlo.compare" for r in readers):
             left.append(value)
-        if len(found) < most:
-            new = [v for r in readers for v in r.results if has_size(v) and v not in seen]
-            found += new
-            seen.update(new)
+        search.add(v for r in readers for v in r.results if has_size(v))
     return left
 
 
@@ -272,16 +263,14 @@ def is_scattered(value: Any, functions: Any) -> bool:
 
     Of a sum of such arrays, what is picked in several places, XLA makes one.
     """
-    pending, seen = [value], {value}
-    while pending and len(seen) <= MOST_VALUES:
-        made_by = maker_behind(RESHAPING, pending.pop(), functions)
+    search = Search(value)
+    for found in search:
+        made_by = maker_behind(RESHAPING, found, functions)
         if name_of(made_by) == "stablehlo.add":
-            new = [v for v in made_by.operands if v not in seen]
-            pending += new
-            seen.update(new)
+            search.add(made_by.operands)
         elif name_of(made_by) != "stablehlo.scatter":
             return False
-    return not pending
+    return search.has_all
 
 
 def logits_here(result: Any, functions: Any) -> Any | None:

@@ -1,6 +1,6 @@
 """The operations that made a primitive's operands, as lowerings walk back through them."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from jax.interpreters import mlir
@@ -55,19 +55,34 @@ def number_of(value: Any) -> float | None:
     return float(constant.get_splat_value().value) if constant.is_splat else None
 
 
+class Search:
+    """Values to look at, each once: some, and what is added as they are, but not too many."""
+
+    def __init__(self, *values: Any, but: Iterable[Any] = ()):
+        self._values, self._seen = list(values), {*values, *but}
+        self._most = len(values) + MOST_VALUES
+        self.has_all = True  # that were added
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._values)  # which may grow
+
+    def add(self, values: Iterable[Any]) -> None:
+        new = [v for v in dict.fromkeys(values) if v not in self._seen]
+        if len(self._values) + len(new) > self._most:
+            self.has_all = False
+            return
+        self._values += new
+        self._seen.update(new)
+
+
 def is_made_of(value: Any, other: Any, *, unknown: bool = True) -> bool:
     """Whether there is anything of the other array in this one; `unknown` if a search ends."""
-    pending, seen = [value], {value}
-    while pending:
-        value = pending.pop()
-        if value == other:
+    search = Search(value)
+    for found in search:
+        if found == other:
             return True
-        if len(seen) > MOST_VALUES:
-            return unknown
-        operands = list(getattr(value.owner, "operands", ()))
-        if name_of(value.owner) not in MOVED | CUT:
-            operands = [v for v in operands if shape_of(v) == shape_of(value)]
-        operands = [v for v in operands if v not in seen]
-        pending += operands
-        seen.update(operands)
-    return False
+        operands = list(getattr(found.owner, "operands", ()))
+        if name_of(found.owner) not in MOVED | CUT:
+            operands = [v for v in operands if shape_of(v) == shape_of(found)]
+        search.add(operands)
+    return unknown and not search.has_all
