@@ -259,8 +259,8 @@ def _widened(problem: Problem, seen: Context, rule: Rule) -> Choice | None:
     fuses |= op == "softmax" and too_few and not splits
     by_pairs = problem.is_last and columns > longer.columns and not too_few
     case = op, problem.dtype.itemsize, problem.width
-    read = problem.is_last and elements > max(_least_read(seen, case, rule), rule.elements)
-    makers = _makers_of_read(seen, case, columns, rule) if read else set()
+    many = elements > max(_least_read(seen, case, rule), rule.elements)
+    makers = _makers_of_read(seen, case, columns, rule) if problem.is_last and many else set()
     if "pairs" in makers or (by_pairs and not fuses):
         why = "float32 made of 16 bits: a kernel reduces rows, XLA fuses what is made of them"
         return Choice(problem.platform, why, pairs=True)

@@ -206,8 +206,8 @@ def likely_read(operand: Any, axis: int, dtype: Any, functions: Any) -> str | No
     if kept and not alike:
         # A mean over an ensemble is of few each, which XLA's code adds up as it makes them.
         return "across" if max(kept) * FEWEST_ACROSS <= elements else None
-    of_rows = [v.type for v in _left_of(rows, arguments)]
-    labels = [t for t in of_rows if _is_of_integers(t)]
+    of_rows = _left_of(rows, arguments)
+    labels = any(_is_of_integers(v.type) for v in of_rows)
     if alike and (kept or labels):
         return None
     if labels:

@@ -60,7 +60,7 @@ class Search:
 
     def __init__(self, *values: Any, but: Iterable[Any] = ()):
         self._values, self._seen = list(values), {*values, *but}
-        self._most = len(values) + MOST_VALUES
+        self._most = len(values) - 1 + MOST_VALUES
         self.has_all = True  # that were added
 
     def __iter__(self) -> Iterator[Any]:

@@ -471,11 +471,11 @@ LONGER_KERNELS: Kinds = {
 # without.
 LONGEST_ROWS = Rows(range(2**14 + 1, 2**31))
 PAIRS_OF_LONGEST_ROWS: Kinds = {("log_softmax", 4): (LONGEST_ROWS,)}
-# Of 16 bits in float32: those that kernels keep; others as long; those that XLA reads one by one;
-# and those that it pads.
+# Of 16 bits in float32: those that kernels keep; others as long; those that XLA reads one by one,
+# or mostly; and those that it pads.
 KEPT_NARROW = Rows(range(32, ONE_KERNEL + 1, 8))
 LONG_NARROW = Rows(range(1000, ONE_KERNEL + 1))
-SINGLE_NARROW = Rows(range(17, 1000, 2))
+SINGLE_NARROW = (Rows(range(17, 1000, 2)), Rows(range(250, 1000)))
 PADDED_NARROW = Rows(range(1032, ONE_KERNEL + 1, 8), less=0.8)
 
 # Of 16 bits in float32, the shortest: 4 and 8 fall into the same banks of a tile.
@@ -851,7 +851,7 @@ RULES = {
         read={
             ("picked", "pairs"): {
                 ("log_softmax", 4): (Rows(range(9, 2**31)),),
-                ("log_softmax", 2, 4): (Rows(range(16, 32, 8)), KEPT_NARROW, LONG_NARROW),
+                ("log_softmax", 2, 4): (Rows(range(16, ONE_KERNEL + 1, 8)), LONG_NARROW),
                 ("softmax", 2, 4): (KEPT_NARROW,),
             },
             ("picked", "kernel"): {
@@ -862,7 +862,7 @@ RULES = {
             },
             ("summed", "pairs"): {
                 ("log_softmax", 4): (Rows(range(16, 2**13)), Rows(range(2**13 + 1, 2**31))),
-                ("log_softmax", 2, 4): (Rows(range(16, 32, 8)), KEPT_NARROW, LONG_NARROW),
+                ("log_softmax", 2, 4): (Rows(range(16, ONE_KERNEL + 1, 8)), LONG_NARROW),
                 ("softmax", 2, 4): (KEPT_NARROW,),
             },
             ("reduced", "pairs"): {
@@ -881,9 +881,7 @@ RULES = {
                 ),
                 ("log_softmax", 2, 4): (Rows(range(17, 700, 2)),),
             },
-            ("summed", "kernel"): {
-                ("log_softmax", 2, 4): (SINGLE_NARROW, Rows(range(250, 1000))),
-            },
+            ("summed", "kernel"): {("log_softmax", 2, 4): SINGLE_NARROW},
             ("reduced", "xla"): {
                 ("softmax", 2): (Rows(range(ONE_KERNEL + 1, 2**14 + 1)),),
                 ("softmax", 4): (Rows(range(ONE_KERNEL + 1, 2**14 + 1)),),
@@ -906,9 +904,7 @@ RULES = {
                 ("log_softmax", 4): (Rows(range(ONE_KERNEL + 1, 2**14 + 1)),),
             },
             ("weighed", "kernel"): {("log_softmax", 2, 4): (Rows(range(17, 700, 2)),)},
-            ("weighed sum", "kernel"): {
-                ("log_softmax", 2, 4): (SINGLE_NARROW, Rows(range(250, 1000))),
-            },
+            ("weighed sum", "kernel"): {("log_softmax", 2, 4): SINGLE_NARROW},
             ("weighed", "pairs"): {
                 ("log_softmax", 4): (Rows(range(500, 2000)), LONGEST_ROWS),
                 ("log_softmax", 2, 4): (PADDED_NARROW,),
