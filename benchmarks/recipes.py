@@ -248,6 +248,24 @@ def entropy(nn: Any, logits: Array) -> Array:
     return -(jnp.exp(logs) * logs).sum(-1).mean()
 
 
+@recipe("logits", CLASSES, WORDS, {"B": 65536, "V": 18}, logits="BV")
+def entropy_of_both(nn: Any, logits: Array) -> Array:
+    return -(nn.softmax(logits) * nn.log_softmax(logits)).sum(-1).mean()
+
+
+@recipe("logits", CLASSES, {"B": 65536, "V": 18}, logits="BV", values="BV")
+def soft_actor(nn: Any, logits: Array, values: Array) -> Array:
+    p, logs = nn.softmax(logits), nn.log_softmax(logits)
+    return (p * (0.2 * logs - values)).sum(-1).mean()
+
+
+@recipe("logits", CLASSES, WORDS, logits="BV", teacher="BV")
+def divergence_of_both(nn: Any, logits: Array, teacher: Array) -> Array:
+    teacher = jax.lax.stop_gradient(teacher)
+    p, logs = nn.softmax(teacher), nn.log_softmax(teacher)
+    return (p * (logs - nn.log_softmax(logits))).sum(-1).mean()
+
+
 @recipe("logits", CLASSES, WORDS, logits="BV", weights="BV", mask=("B", "mask"))
 def masked_targets(nn: Any, logits: Array, weights: Array, mask: Array) -> Array:
     losses = -(jnp.square(weights) * nn.log_softmax(logits)).sum(-1)

@@ -37,7 +37,7 @@ ffi::Error Run(OpKind op, const Extras& extras, const PairsOfRows& pairs, cudaSt
   if (operands->problem.rows.columns == 0) return Invalid(op, "wants rows of at least one column");
 
   void* workspace = nullptr;
-  if (more.size() > 0) {
+  if (more.size() > 0 && pairs.factors == nullptr) {
     auto buffer = more.get<ffi::AnyBuffer>(0);
     if (buffer.has_error()) return buffer.error();
     workspace = (*buffer)->untyped_data();
@@ -104,9 +104,17 @@ ffi::Error RunPairs(cudaStream_t stream, int32_t ordinal, ffi::RemainingArgs arg
   if (!(scale > 0) || (scale != 1 && *in != DataType::kF32)) {
     return Invalid(kOp, "wants a positive scale, and of 16 bits none but 1");
   }
-  const auto of = log_sums ? OpKind::kLogSoftmax : OpKind::kSoftmax;
-  return Run(kOp, {{}, scale}, {seconds->untyped_data(), of}, stream, ordinal, args, out, more,
-             axis, logical_axis, strategy, batch_invariant);
+  PairsOfRows pairs{seconds->untyped_data(), log_sums ? OpKind::kLogSoftmax : OpKind::kSoftmax};
+  if (more.size() > 0) {
+    const auto factors = more.get<ffi::AnyBuffer>(0);
+    if (factors.has_error()) return factors.error();
+    if (!log_sums || !AreAlike(out, *factors)) {
+      return Invalid(kOp, "has a third value for each row beside log-softmax's two, of their type");
+    }
+    pairs.factors = (*factors)->untyped_data();
+  }
+  return Run(kOp, {{}, scale}, pairs, stream, ordinal, args, out, more, axis, logical_axis,
+             strategy, batch_invariant);
 }
 
 ffi::Error RunParts(cudaStream_t stream, int32_t ordinal, ffi::RemainingArgs args,

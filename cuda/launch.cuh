@@ -206,6 +206,7 @@ cudaError_t RunPairs(const Call& call, cudaStream_t stream, int* resident) {
   Op op{};
   op.seconds = static_cast<Out*>(call.pairs.seconds);
   op.log_sums = call.pairs.of == OpKind::kLogSoftmax;
+  op.factors = static_cast<Out*>(call.pairs.factors);
   Load load;
   load.source[0] = static_cast<const In*>(call.inputs[0]);
   load.elements = rows.Elements();

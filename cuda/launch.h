@@ -12,10 +12,11 @@ namespace jax_softmax {
 
 // Two values for each row, of which the maxima are the output: logsumexp's terms, or those that the
 // elements of softmax or log-softmax are made of, of 16 bits in float32 or, of log-softmax, of
-// float32 itself (ops/row_pairs.h).
+// float32 itself (ops/row_pairs.h). Or three, that both are made of.
 struct PairsOfRows {
   void* seconds = nullptr;  // none if there is one value for each row
   OpKind of = OpKind::kLogSumExp;
+  void* factors = nullptr;  // of log-softmax's, none if softmax's are not wanted too
 };
 
 struct Call {

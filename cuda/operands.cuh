@@ -448,7 +448,7 @@ struct DirectStore {
   }
 };
 
-// Stores the value of a row, or its two where there is a place for the second.
+// Stores the value of a row, or its two or three where there are places for these.
 template <typename Op, typename Store>
 __device__ __forceinline__ void StoreOfRow(const Op& op, const Store& store, int64_t row,
                                            const typename Op::Row& result) {
@@ -459,6 +459,7 @@ __device__ __forceinline__ void StoreOfRow(const Op& op, const Store& store, int
   } else {
     store.At(row, result.pivot);
     op.seconds[row] = result.second;
+    if (op.factors != nullptr) op.factors[row] = result.factor;
   }
 }
 

@@ -11,12 +11,15 @@ from ._rule import (
     FORWARD,
     RULES,
     SHORT_ROWS,
+    UNREDUCED,
     WAYS,
+    Fewest,
     Fused,
     Kinds,
     Longer,
     Rule,
     Slabs,
+    Together,
     any_have,
 )
 
@@ -559,12 +562,15 @@ def made_as_read(
 def _reduces_narrow(op: str, columns: int, rows: int, by_rows: bool, rule: Rule) -> bool:
     """Whether a kernel reduces rows of 16 bits whose float32 XLA's code reads."""
     fewest = rule.widened_read.get(op)
-    if fewest is None:
+    if fewest is None or rows <= columns // rule.split_columns:  # one block has each
         return False
-    least = fewest.by_rows if by_rows else fewest.whole
-    least = least if columns % 8 == 0 else fewest.odd  # 16 bytes are 8 elements
-    several = rows > columns // rule.split_columns  # one block has each
-    return several and least <= columns <= ONE_KERNEL
+    return _least_columns(fewest, columns, 2, by_rows=by_rows) <= columns <= ONE_KERNEL
+
+
+def _least_columns(fewest: Fewest, columns: int, size: int, *, by_rows: bool) -> int:
+    """The fewest columns, elements of so many bytes, of rows as these are."""
+    least = fewest.whole if columns * size % 16 == 0 else fewest.odd
+    return max(least, fewest.by_rows) if by_rows else least
 
 
 def _rule_of_last(
@@ -630,6 +636,51 @@ def takes_terms(
     alone = product or read == "returned" or problem.columns > ONE_KERNEL
     alone = alone or (differentiated and problem.width == 2)
     return tiled or (alone and problem.elements > rule.masks_few.get(problem.width, 0))
+
+
+def makes_together(
+    shape: tuple[Any, ...],
+    axis: int,
+    dtype: Any,
+    output_dtype: Any,
+    platform: str,
+    *,
+    differentiated: bool,
+    read: str | None,
+    by_rows: bool,
+) -> bool:
+    """Whether a kernel makes three values for each row, and XLA softmax and log-softmax of these.
+
+    They are of the same logits, of `dtype` where these were brought to another. `read` says how the
+    program seems to read what is not differentiated, as `choose` is told, and `by_rows` whether
+    there is another number for each row, that it returns or that may be part of what comes back.
+    """
+    both = _together(shape, axis, dtype, output_dtype, platform)
+    if both is None:
+        return False
+    if not differentiated and (not both.forward or read in ("returned", "across", *UNREDUCED)):
+        return False
+    columns = shape[axis]
+    least = _least_columns(both.fewest, columns, dtype.itemsize, by_rows=by_rows)
+    return least <= columns <= both.most
+
+
+def may_be_together(
+    shape: tuple[Any, ...], axis: int, dtype: Any, output_dtype: Any, platform: str
+) -> bool:
+    """Whether they may, where a kernel would make the first one, of float32."""
+    both = _together(shape, axis, dtype, output_dtype, platform)
+    last = axis == len(shape) - 1 and output_dtype.itemsize == 4
+    return last and both is not None and shape[axis] >= min(both.fewest.whole, both.fewest.odd)
+
+
+def _together(
+    shape: tuple[Any, ...], axis: int, dtype: Any, output_dtype: Any, platform: str
+) -> Together | None:
+    rule = _rule_of_last(shape, axis, output_dtype, output_dtype, platform)
+    if rule is None or math.prod(shape) <= shape[axis] ** 2 // rule.split_columns:
+        return None  # one block has each row
+    return rule.both.get((dtype.itemsize, output_dtype.itemsize))
 
 
 def keeps_masked(op: str, columns: Any, dtype: Any, platform: str, *, tiled: bool) -> bool:

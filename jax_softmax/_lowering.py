@@ -24,6 +24,7 @@ from ._affine import (
     scale_behind,
 )
 from ._casts import (
+    NARROW,
     OF_NARROW,
     Seen,
     bound_and_loaded,
@@ -35,6 +36,8 @@ from ._casts import (
     was_narrow,
 )
 from ._neighbours import (
+    are_returned,
+    are_rows_kept,
     beside,
     how_read,
     is_call,
@@ -47,9 +50,11 @@ from ._neighbours import (
     is_scattered,
     likely_read,
     logits_within,
+    mark_asked,
     of_pairs,
+    stand_in,
 )
-from ._operations import is_made_of, name_of, shape_of
+from ._operations import dtype_among, is_made_of, name_of, shape_of
 from ._reference import (
     FEWEST_OF_PARTS,
     ONE_KERNEL,
@@ -63,6 +68,7 @@ from ._reference import (
     softmax,
     tangent_of_parts,
 )
+from ._together import other_of, source_of
 
 Reference = Callable[..., jax.Array]
 Rule = Callable[..., Any]
@@ -204,13 +210,20 @@ def register_seeing(
         if primitive.name in DERIVATIVES and ctx.module_context.platforms[0] in rules:
             op = DIFFERENTIATED[primitive.name]
             operands = tuple(_made_as_read(ctx, operands, op=op, **params))
+        elif primitive.name in _choice.FORWARD:
+            made = _made_together(ctx, *operands, op=primitive.name, **params)
+            if made is not None:
+                return [made]
         seen, more = look(ctx, operands, **params)
         ctx = ctx.replace(avals_in=[*ctx.avals_in, *(aval for aval, _ in more)])
         operands = (*operands, *(operand for _, operand in more))
         bind = partial(seeing.bind, seen=seen, **params)
         if seen.made == "parts":
             bind = partial(tangent_of_parts, axis=params["axis"], dtype=params["dtype"])
-        return mlir.lower_fun(bind, multiple_results=seeing.multiple_results)(ctx, *operands)
+        results = mlir.lower_fun(bind, multiple_results=seeing.multiple_results)(ctx, *operands)
+        if params.get("backend") == "xla" and primitive.name in _choice.FORWARD:
+            mark_asked(results[0])
+        return results
 
     seeing.def_effectful_abstract_eval(abstract_eval)
     mlir.register_lowering(seeing, partial(_lower_default, default=default))
@@ -621,7 +634,8 @@ def _lower(
         return _lower_by_pairs(ctx, operands, op=op, **request)
     if seen.made == "of pairs":
         ctx = ctx.replace(avals_in=ctx.avals_in[:2])
-        reference = partial(reference, stored=False)
+        forms = {"again": True} if op == "softmax_tangent" else {"stored": False}
+        reference = partial(reference, **forms)
         return _lower_reference(ctx, *operands[:2], reference=reference, backend="xla", **params)
     (ctx, operands), loaded = bound_and_loaded(ctx, operands, seen)
     if seen.biased or seen.fill is not None:
@@ -667,7 +681,12 @@ def _lower(
         params["scale"] = seen.scale
     call = partial(_call, call_p, axis_last=not in_place, workspace=workspace, **params)
     function = mlir.lower_fun(lambda *v: call(*v[:reads]), multiple_results=True)
-    return function(loaded[0], *loaded[1])
+    results = function(loaded[0], *loaded[1])
+    x, dtype = types[0], params["dtype"]
+    free = backend is None and not batch_invariant and alone
+    if free and _choice.may_be_together(x.shape, params["axis"], x.dtype, dtype, here):
+        results = map(stand_in, results)
+    return list(results)
 
 
 def _lower_by_pairs(
@@ -680,18 +699,87 @@ def _lower_by_pairs(
     hence the smaller one of it and the largest, which it is.
     """
     log = op == "log_softmax"
-    request = {"axis": axis, "dtype": dtype, "strategy": "auto", "batch_invariant": True}
-    request |= {"logical_axis": ctx.avals_in[-1].ndim - 1, "workspace": 0, "log_sums": log}
+    request = {"axis": axis, "dtype": dtype, "scale": scale, "log_sums": log}
 
     def lowered(x: jax.Array) -> jax.Array:
-        of_rows = row_pairs_p.bind(jnp.moveaxis(x, axis, -1), scale=scale, **request)
-        largest, second = (jnp.expand_dims(values, axis) for values in of_rows)
-        x = x.astype(dtype)
-        shifted = (x if scale == 1 else jnp.minimum(scale * x, largest)) - largest
+        shifted, second = _of_rows(row_pairs_p, x, **request)
         return shifted - second if log else jnp.exp(shifted) * second
 
     ctx = ctx.replace(avals_in=ctx.avals_in[-1:])
     return mlir.lower_fun(lowered, multiple_results=False)(ctx, operands[-1])
+
+
+def _of_rows(
+    call_p: Primitive, x: jax.Array, *, axis: int, dtype: Any, scale: float, log_sums: bool
+) -> list[jax.Array]:
+    """`scale * x` less its rows' maxima, and the other values for each row that a call makes."""
+    request = {"axis": axis, "dtype": dtype, "strategy": "auto", "batch_invariant": True}
+    request |= {"logical_axis": x.ndim - 1, "workspace": 0, "log_sums": log_sums, "scale": scale}
+    of_rows = call_p.bind(jnp.moveaxis(x, axis, -1), **request)
+    largest, *others = (jnp.expand_dims(values, axis) for values in of_rows)
+    x = x.astype(dtype)
+    return [(x if scale == 1 else jnp.minimum(scale * x, largest)) - largest, *others]
+
+
+def _made_together(
+    ctx: Any,
+    operand: Any,
+    *,
+    op: str,
+    axis: int,
+    dtype: Any,
+    backend: str | None,
+    strategy: str,
+    batch_invariant: bool | None,
+    differentiated: bool = False,
+) -> Any | None:
+    """Softmax or log-softmax, if the program has the other one of the same logits before it.
+
+    Both are made of three values for each row then, which one kernel makes, in place of what made
+    the other one: XLA's code, which computes their elements where it reads them, would have neither
+    with the other's reductions.
+    """
+    (here, *others), (aval,) = ctx.module_context.platforms, ctx.avals_in
+    asked = backend or batch_invariant or strategy != "auto"
+    explicit = aval.sharding.mesh.are_all_axes_explicit
+    if here not in _choice.RULES or others or asked or explicit or not one_device(ctx):
+        return None  # which a CPU's is, before anything is looked at
+    functions = ctx.module_context.symbol_table
+    source, scale = source_of(operand, aval, axis, functions)
+    found = other_of(op, operand, aval, axis, dtype, functions)
+    if found is None or is_fused(source, functions) is not False:
+        return None
+    other, logits = found
+    narrow = dtype_among(NARROW, source) or aval.dtype
+    read, by_rows = None, are_rows_kept(operand, axis)
+    if not differentiated:
+        read = likely_read(operand, axis, dtype, functions, [other])
+        read = "returned" if are_returned(operand, dtype) else read
+    problem = aval.shape, axis, narrow, dtype, here
+    about = {"differentiated": differentiated, "read": read, "by_rows": by_rows}
+    if not _choice.makes_together(*problem, **about) or (narrow.itemsize == 2 and scale != 1):
+        return None
+
+    def both(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+        wide = {"dtype": jnp.dtype("float32"), "log_sums": True}
+        shifted, log_sum, factor = _of_rows(row_triples_p, x, axis=axis, scale=scale, **wide)
+        y, log = jnp.exp(shifted) * factor, shifted - log_sum
+        if name_of(other.owner) == "stablehlo.divide":
+            y = _unchanged(y, op="softmax")
+        return y.astype(dtype), log.astype(dtype)
+
+    with mlir.ir.InsertionPoint(other.owner):
+        cast = cast_before(logits, aval)
+        if cast is not None:
+            source = rounded(cast[0], logits)
+        elif is_call(other):
+            source = logits
+        like = aval.update(dtype=dtype)
+        ctx = ctx.replace(avals_in=[aval.update(dtype=narrow)], avals_out=[like, like])
+        made = mlir.lower_fun(both, multiple_results=True)(ctx, source)
+        this, that = made if op == "softmax" else reversed(made)
+        _make_like(other, stand_in(that) if is_call(other) else that)
+    return this
 
 
 def _lower_last(ctx: Any, logits: Any, *, op: str, **request: Any) -> Any:
@@ -1085,7 +1173,7 @@ def _lower_call(
 
 def _lower_row_pairs(ctx: Any, x: Any, *, log_sums: bool, scale: float, **params: Any) -> Any:
     del params
-    function = partial(row_pairs, log_sums=log_sums, scale=scale)
+    function = partial(row_pairs, log_sums=log_sums, scale=scale, values=len(ctx.avals_out))
     return mlir.lower_fun(function, multiple_results=True)(ctx, x)
 
 
@@ -1127,6 +1215,9 @@ def _factor(i: int) -> str:
     return letters[i] if i < len(letters) else f"z_{i - len(letters) + 1}"
 
 
-# A call on a GPU. Elsewhere, where only tests have the rule that asks for it, plain JAX.
-row_pairs_p = call_primitive("row_pairs", per_row=True, values=2, platform="cuda")
-mlir.register_lowering(row_pairs_p, _lower_row_pairs)
+# Calls on a GPU. Elsewhere, where only tests have the rule that asks for them, plain JAX.
+row_pairs_p, row_triples_p = (
+    call_primitive("row_pairs", per_row=True, values=n, platform="cuda") for n in (2, 3)
+)
+for _call_p in (row_pairs_p, row_triples_p):
+    mlir.register_lowering(_call_p, _lower_row_pairs)

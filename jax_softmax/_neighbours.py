@@ -5,6 +5,7 @@ lowering sees what has read the result before it.
 """
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from jax.interpreters import mlir
@@ -23,8 +24,10 @@ from ._operations import (
     shape_of,
 )
 
+STAND_IN = "stablehlo.reshape"
+MARKS = "mhlo.frontend_attributes"
 MANUAL = "sdy.manual_computation"
-RESHAPING = CONSTRAINTS | {"stablehlo.reshape"}
+RESHAPING = CONSTRAINTS | {STAND_IN}
 SPREADING = CONSTRAINTS | {"stablehlo.broadcast_in_dim"}
 SUMS = {"stablehlo.add", "stablehlo.subtract"}  # whose derivative by an operand is 1, or -1
 ELEMENTWISE = SUMS | {
@@ -84,39 +87,43 @@ def beside(tangent: Any, result: Any, axis: int, functions: Any) -> tuple[list[A
     search, others, by_rows = Search(tangent, but=[result]), [], False
     for value in search:
         made_by = value.owner
-        if _is_log_softmax(value, axis):
+        if is_log_softmax(value, axis):
             others.append(value)
         elif name_of(made_by) == "stablehlo.broadcast_in_dim":
             by_rows |= _differs_by_row(made_by, axis)
         elif name_of(made_by) in ELEMENTWISE | RESHAPING:
             search.add(made_by.operands)
-    return [v for v in others if v.type == result.type], by_rows
+    return [v for v in others if v.type == result.type and not is_asked(v)], by_rows
 
 
-def _is_log_softmax(value: Any, axis: int) -> bool:
+def is_log_softmax(value: Any, axis: int) -> bool:
     """Whether XLA's code made it as `_reference.log_softmax` does in float32, along that axis.
 
     That is `d - log1p(sum(e - ones) + (sum(ones) - 1))`, of `d = x - max(x)` and `e = exp(d)`.
     """
     difference, log_sum = _operands(value, "subtract", 2)
-    x, largest = _operands(difference, "subtract", 2)
-    if x is None or not _is_row_maximum(largest, x):
-        return False
-    maxima = before(largest, SPREADING).owner.operands
-    if all(_reduced(v, axis) is None for v in maxima):
+    if not is_shifted(difference, axis):
         return False
     (sums,) = _operands(before(log_sum, SPREADING), "log_plus_one", 1)
     of_rest, less_one = _operands(sums, "add", 2)
     of_ones, one = _operands(less_one, "subtract", 2)
     if one is None or number_of(one) != 1:
         return False
-    rest, ones = _reduced(of_rest, axis), _reduced(of_ones, axis)
+    rest, ones = reduced(of_rest, axis), reduced(of_ones, axis)
     e, subtracted = _operands(rest, "subtract", 2)
     same = ones is not None and subtracted == ones
     return same and _operands(e, "exponential", 1) == [difference]
 
 
-def _reduced(value: Any, axis: int) -> Any | None:
+def is_shifted(difference: Any, axis: int) -> bool:
+    """Whether it is `x - max(x)` along that axis."""
+    x, largest = _operands(difference, "subtract", 2)
+    if x is None or not _is_row_maximum(largest, x):
+        return False
+    return any(reduced(v, axis) is not None for v in before(largest, SPREADING).owner.operands)
+
+
+def reduced(value: Any, axis: int) -> Any | None:
     """What was reduced along that axis alone to what this is spread from."""
     made_by = before(value, SPREADING).owner
     along = name_of(made_by) == "stablehlo.reduce" and list(made_by.attributes["dimensions"])
@@ -153,7 +160,9 @@ def is_of_product(value: Any, functions: Any) -> bool:
     return _makers(value, functions) is OF_PRODUCT
 
 
-def likely_read(operand: Any, axis: int, dtype: Any, functions: Any) -> str | None:
+def likely_read(
+    operand: Any, axis: int, dtype: Any, functions: Any, beside: Sequence[Any] = ()
+) -> str | None:
     """How the program reads what is made here of an array, of its shape and `dtype`, by its type.
 
     As `_choice.choose` is told, or None. What it returns, and what no operation has read yet of its
@@ -168,18 +177,13 @@ def likely_read(operand: Any, axis: int, dtype: Any, functions: Any) -> str | No
     reduced or summed, but arrays of that shape are left, it is "weighed", or "weighed sum". Such an
     array, and what there is of each row, are left as well where they are made of others, or have
     been compared with something; but where a softmax by XLA's code is, which may have both within,
-    it is none of these four.
+    it is none of these four, unless that is `beside`.
     """
-    point: Any = mlir.ir.InsertionPoint
-    block = point.current.block
-    program = block.owner.operation
-    if not _is_program(program):
+    block, returned = _program_of()
+    if block is None:
         return None
     made = mlir.ir.RankedTensorType.get(operand.type.shape, mlir.dtype_to_ir_type(dtype))
-    results = mlir.ir.FunctionType(program.attributes["function_type"].value).results
-    # Tokens, of effects in an order, have no shape.
     arguments = [v for v in block.arguments if v != operand and hasattr(v.type, "shape")]
-    returned: list[Any] = [t for t in results if hasattr(t, "shape")]
     left: list[Any] = [v.type for v in arguments if readers_of(v) == 0]
     shape = shape_of(operand)
     columns, elements = shape[axis], math.prod(shape)
@@ -212,13 +216,44 @@ def likely_read(operand: Any, axis: int, dtype: Any, functions: Any) -> str | No
         return None
     if labels:
         return "picked"
-    beside = [*alike, *(v for v in _left_of(elements, [*own, operand]) if v != operand)]
-    if any(logits_within(v, functions) is not None for v in beside):
+    others = [*alike, *(v for v in _left_of(elements, [*own, operand]) if v != operand)]
+    if any(logits_within(v, functions) is not None for v in others if v not in beside):
         return None
     summed = not of_rows and all(math.prod(t.shape) != rows for t in returned)
     if alike:
         return "weighed sum" if summed else "weighed"
     return "summed" if summed else "reduced"
+
+
+def are_rows_kept(operand: Any, axis: int) -> bool:
+    """Whether the program returns a number for each row, or has one left of its arguments."""
+    shape = shape_of(operand)
+    rows = math.prod(shape) // max(shape[axis], 1)
+    block, returned = _program_of()
+    if block is None:
+        return False
+    arguments = [v for v in block.arguments if hasattr(v.type, "shape")]
+    return any(math.prod(t.shape) == rows for t in returned) or bool(_left_of(rows, arguments))
+
+
+def are_returned(operand: Any, dtype: Any) -> bool:
+    """Whether the program returns two arrays, of that shape and `dtype`, or more."""
+    made = mlir.ir.RankedTensorType.get(operand.type.shape, mlir.dtype_to_ir_type(dtype))
+    return _program_of()[1].count(made) > 1
+
+
+def _program_of() -> tuple[Any, list[Any]]:
+    """Where code is put now, if that is a program and no function or loop of its, and its results.
+
+    Tokens, of effects in an order, have no shape, and are none of these.
+    """
+    point: Any = mlir.ir.InsertionPoint
+    block = point.current.block
+    program = block.owner.operation
+    if not _is_program(program):
+        return None, []
+    results = mlir.ir.FunctionType(program.attributes["function_type"].value).results
+    return block, [t for t in results if hasattr(t, "shape")]
 
 
 def _left_of(size: int, values: list[Any]) -> list[Any]:
@@ -278,9 +313,9 @@ def logits_here(result: Any, functions: Any) -> Any | None:
 
     The kernel may have multiplied that.
     """
-    logits = None
-    if _target_of(result.owner) in ("log_softmax", "softmax"):
-        logits = result.owner.operands[0]
+    logits, call = None, writer_of(result)
+    if target_of(call) in ("log_softmax", "softmax"):
+        logits = call.operands[0]
     elif name_of(result.owner) in LAST:
         logits = logits_within(result, functions)
     return logits if logits is not None and logits.type == result.type else None
@@ -288,19 +323,46 @@ def logits_here(result: Any, functions: Any) -> Any | None:
 
 def is_call(result: Any) -> bool:
     """Whether a kernel of this package wrote it."""
-    return _target_of(result.owner) is not None
+    return target_of(writer_of(result)) is not None
+
+
+def mark_asked(result: Any) -> None:
+    """Has whoever sees this array know that it was asked for as it is."""
+    mark = mlir.ir.DictAttr.get({"jax_softmax": mlir.ir.StringAttr.get("asked for")})
+    result.owner.attributes[MARKS] = mark
+
+
+def is_asked(result: Any) -> bool:
+    return MARKS in result.owner.attributes and "jax_softmax" in result.owner.attributes[MARKS]
+
+
+def stand_in(written: Any) -> Any:
+    """An array that is one a kernel wrote, until it is made otherwise: what has read it sees that.
+
+    XLA knows it as the same.
+    """
+    create, like = mlir.ir.Operation.create, [written.type]
+    return create(STAND_IN, results=like, operands=[written]).result
+
+
+def writer_of(result: Any) -> Any:
+    """What made an array, or the one that it stands for."""
+    made_by = result.owner
+    if name_of(made_by) == STAND_IN and made_by.operands[0].type == result.type:
+        return made_by.operands[0].owner
+    return made_by
 
 
 def of_pairs(logits: Any, axis: int, functions: Any) -> Any | None:
     """The log-softmax that XLA makes of these and two values for each row, if one is made here."""
     point: Any = mlir.ir.InsertionPoint
     here = point.current.block
-    differences = [v for value in _differences_from(logits) for v in _differences_from(value)]
-    made = (v for v in differences if _axis_of_pairs(v, functions) == axis)
+    differences = [v for value in differences_from(logits) for v in differences_from(value)]
+    made = (v for v in differences if axis_of_pairs(v, functions) == axis)
     return next((v for v in made if point(v.owner).block == here), None)
 
 
-def _differences_from(value: Any) -> list[Any]:
+def differences_from(value: Any) -> list[Any]:
     """What something was subtracted from this array to make."""
     uses = [use for use in value.uses if use.operand_number == 0]
     return [u.owner.results[0] for u in uses if name_of(u.owner) == "stablehlo.subtract"]
@@ -356,29 +418,46 @@ def how_read(result: Any, axis: int, functions: Any) -> set[str]:
 
 
 def is_of_pairs(result: Any, functions: Any) -> bool:
-    """Whether this is a log-softmax that XLA makes of two values for each row, by a kernel."""
-    return _axis_of_pairs(result, functions) is not None
+    """Whether XLA makes this log-softmax of two values for each row, by a kernel.
+
+    Or this softmax of three, beside its log-softmax.
+    """
+    return axis_of_pairs(result, functions) is not None or _is_softmax_of_three(result, functions)
 
 
-def _axis_of_pairs(result: Any, functions: Any) -> int | None:
+def _is_softmax_of_three(result: Any, functions: Any) -> bool:
+    passed = RESHAPING | {"stablehlo.convert", "stablehlo.divide"}
+    made_by = maker_behind(passed, result, functions)
+    if name_of(made_by) != "stablehlo.multiply":
+        return False
+    factor = before(made_by.operands[1], RESHAPING | SPREADING)
+    return axis_of_rows(factor, fewest=3) is not None
+
+
+def axis_of_pairs(result: Any, functions: Any) -> int | None:
     """Along which axis, if it is one."""
     value, spread = result, None
     for _ in range(2):
-        made_by = maker_behind(CONSTRAINTS, value, functions)
+        made_by = maker_behind(RESHAPING, value, functions)
         if name_of(made_by) != "stablehlo.subtract":
             return None
         value, spread = made_by.operands
-    return _axis_of_rows(before(spread, RESHAPING | SPREADING))
+    return axis_of_rows(before(spread, RESHAPING | SPREADING))
 
 
-def _axis_of_rows(values: Any) -> int | None:
-    """The axis of the rows that a call made these of, one of two each."""
-    if _target_of(values.owner) != "row_pairs":
+def axis_of_rows(values: Any, fewest: int = 2) -> int | None:
+    """The axis of the rows that a call made these of, one of so many each, or more."""
+    axis, count = _told_of_rows(values) or (None, 0)
+    return axis if count >= fewest else None
+
+
+def _told_of_rows(values: Any) -> tuple[int, int] | None:
+    if target_of(values.owner) != "row_pairs":
         return None
-    return values.owner.attributes[TOLD]["axis"].value
+    return values.owner.attributes[TOLD]["axis"].value, len(values.owner.results)
 
 
-def _target_of(operation: Any) -> str | None:
+def target_of(operation: Any) -> str | None:
     """What one of this package's calls is for."""
     if name_of(operation) != "stablehlo.custom_call":
         return None

@@ -203,20 +203,23 @@ def _are_narrow(*dtypes: Any) -> bool:
     return all(jnp.dtype(d).itemsize == 2 for d in dtypes)
 
 
-def row_pairs(x: jax.Array, *, log_sums: bool, scale: float) -> tuple[jax.Array, jax.Array]:
+def row_pairs(
+    x: jax.Array, *, log_sums: bool, scale: float, values: int = 2
+) -> tuple[jax.Array, ...]:
     """Of `scale * x`, in rows along the last axis: the maxima, and `1 / sum(exp(. - max))`.
 
-    With `log_sums` not these, of which softmax is made, but the sums' logarithms, for log-softmax.
-    In float32.
+    With `log_sums` not these, of which softmax is made, but the sums' logarithms, for log-softmax;
+    or these three `values`. In float32.
     """
     x = x.astype(jnp.float32) if scale == 1 else scale * x.astype(jnp.float32)
     d = _shifted(x, -1)
     e = jnp.exp(d)
+    of_rows = [jnp.max(x, -1, initial=-jnp.inf)]
     if log_sums:
-        second = _log_of_sum(d, e, -1, narrow=False, in_pairs=False)
-    else:
-        second = 1 / jnp.sum(e, -1, keepdims=True)
-    return jnp.max(x, -1, initial=-jnp.inf), jnp.squeeze(second, -1)
+        of_rows.append(jnp.squeeze(_log_of_sum(d, e, -1, narrow=False, in_pairs=False), -1))
+    if len(of_rows) < values:
+        of_rows.append(1 / jnp.sum(e, -1))
+    return tuple(of_rows)
 
 
 def logsumexp(x: jax.Array, *, axis: int, dtype: Any, one_by_one: bool = False) -> jax.Array:

@@ -63,12 +63,20 @@ class Fused(NamedTuple):
     elements: int
 
 
-class Widened(NamedTuple):
+class Fewest(NamedTuple):
     """The fewest columns, of rows that are whole vectors, which kernels keep, and of others."""
 
     whole: int
     by_rows: int  # of such, where a number for each row is part of what comes back
     odd: int
+
+
+class Together(NamedTuple):
+    """Of softmax and log-softmax of the same logits, made of three values for each row."""
+
+    fewest: Fewest
+    most: int = 2**31
+    forward: bool = True  # where neither is differentiated, too
 
 
 class Rows(NamedTuple):
@@ -216,7 +224,13 @@ class Rule(NamedTuple):
     # 1.45 times the speed so, 0.95 to 2.3 but where a number for each row is part of what comes
     # back: of fewer than 512 columns that has 0.78 to 0.91 (h200-widened-pairs.json). 16 and 24
     # columns have 0.7 to 1.5.
-    widened_read: dict[str, Widened]
+    widened_read: dict[str, Fewest]
+    # By the bytes of what logits are read from and of the results: softmax and log-softmax of the
+    # same logits, of which a kernel makes three values for each row, and XLA the elements where its
+    # code reads both, as in entropies. That reads the logits twice, and once more for the gradient;
+    # else XLA's code has softmax within its readers and log-softmax is made apart, or the other way
+    # round.
+    both: dict[tuple[int, int], Together]
     # By the op and the bytes of an element: what a kernel writes the result of, and not XLA, where
     # what reads that reduces it, and what is made of it comes back to its derivative, XLA's; all
     # that XLA may do before it is to add a bias, which the kernel adds then. That is one pass over
@@ -546,7 +560,12 @@ RULES = {
         widened_across={"log_softmax": 2**7, "softmax": 0},
         pairs={"softmax": Longer(14_000, 2**7), "log_softmax": Longer(ONE_KERNEL, 0)},
         pairs_read={("log_softmax", 4): Read(reduced=9, both=2**6, elements=2**9, picked=1000)},
-        widened_read={"log_softmax": Widened(whole=2**5, by_rows=2**9, odd=1000)},
+        widened_read={"log_softmax": Fewest(whole=2**5, by_rows=2**9, odd=1000)},
+        both={
+            (4, 4): Together(Fewest(whole=2**5, by_rows=2**9, odd=2**4)),
+            (2, 4): Together(Fewest(whole=2**5, by_rows=2**9, odd=1000)),
+            (2, 2): Together(Fewest(2**5, 2**5, odd=2**31), most=2**8, forward=False),
+        },
         reduced={
             ("softmax", 2): (Rows(range(16, ONE_KERNEL + 1, 8)),),
             ("softmax", 4): (Rows(range(2**7 + 1, ONE_KERNEL + 1)),),

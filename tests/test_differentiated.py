@@ -12,11 +12,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from _pairs import know_pairs
 from _truth import FLAT_ULPS, TRUTH, assert_right, ulp, wide
 
 import jax_softmax
-from jax_softmax import _choice, _lowering, _neighbours
-from jax_softmax._operations import before
+from jax_softmax import _choice, _lowering
 
 FOUND = ("row_pairs", "log_softmax")
 # Past what a launch costs more than: 2^17 elements. Kernels of their own have the others.
@@ -36,17 +36,7 @@ def platform(backend, monkeypatch):
     """A platform with the rule; on the CPU plain JAX stands for the kernels, and is known by it."""
     monkeypatch.setattr(_choice, "RULES", {backend: _choice.RULES["cuda"]})
     if backend == "cpu":
-        by_pairs, axes = _lowering._lower_by_pairs, {}
-
-        def lowered(*args, axis, **request):
-            (made,) = by_pairs(*args, axis=axis, **request)
-            if request["op"] == "log_softmax":
-                _, largest = made.owner.operands[0].owner.operands
-                axes[before(largest, _neighbours.RESHAPING | _neighbours.SPREADING)] = axis
-            return (made,)
-
-        monkeypatch.setattr(_lowering, "_lower_by_pairs", lowered)
-        monkeypatch.setattr(_neighbours, "_axis_of_rows", axes.get)
+        know_pairs(monkeypatch)
     return backend
 
 

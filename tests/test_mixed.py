@@ -202,6 +202,12 @@ def test_a_call_refuses_what_it_has_no_kernels_for(x64):
         ):
             with pytest.raises(Exception, match="two values for each row"):
                 jax.block_until_ready(call(shape, dtype, results))
+        three = [((4,), "float32")] * 3
+        _, _, factors = call((4, 5000), "float16", three, True)
+        np.testing.assert_allclose(factors, np.full(4, 1 / 5000), rtol=1e-6)
+        for results, log_sums in ((three, False), ([*three[:2], ((5,), "float32")], True)):
+            with pytest.raises(Exception, match="a third value for each row"):
+                jax.block_until_ready(call((4, 5000), "float16", results, log_sums))
         results = [((4,), "float32")] * 2
         for dtype, scale in (("float16", 0.5), ("float32", 0.0), ("float32", -1.0)):
             with pytest.raises(Exception, match="positive scale, and of 16 bits none but 1"):

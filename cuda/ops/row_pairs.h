@@ -1,5 +1,5 @@
 // Two values for each row, of which softmax or log-softmax are expressions of single elements: the
-// maximum, and 1 / sum(exp(x - max)) or the logarithm of that sum.
+// maximum, and 1 / sum(exp(x - max)) or the logarithm of that sum; or all three, for both.
 #pragma once
 
 #include "log_softmax.h"
@@ -16,6 +16,7 @@ struct RowPairs : LogSoftmax<M, AsTheyLie<M>> {
   static constexpr bool kPerRow = true;
 
   T* seconds = nullptr;  // where the second values go
+  T* factors = nullptr;  // and 1 / the sums, if these are wanted beside their logarithms
   bool log_sums = false;
 
   JS_HD typename Second::Term SecondTerm(Element<T, 1> e, T pivot) const {
@@ -26,12 +27,12 @@ struct RowPairs : LogSoftmax<M, AsTheyLie<M>> {
   }
 
   struct Row {
-    T pivot, second;
+    T pivot, second, factor;
   };
   JS_HD Row Close(First max, Second sum) const {
     const auto row = Base::Close(max, sum);
     const T factor = 1 / (sum.below.Value() + sum.ties) + (row.pivot - row.pivot);
-    return {row.pivot, log_sums ? row.log_sum : factor};
+    return {row.pivot, log_sums ? row.log_sum : factor, factor};
   }
 };
 

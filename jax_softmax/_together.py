@@ -1,0 +1,133 @@
+"""Softmax and log-softmax of the same logits, as an entropy is made of: one finds the other."""
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+from jax.interpreters import mlir
+
+from ._affine import affine_before
+from ._casts import cast_before
+from ._neighbours import (
+    RESHAPING,
+    SPREADING,
+    STAND_IN,
+    TOLD,
+    axis_of_pairs,
+    axis_of_rows,
+    differences_from,
+    is_asked,
+    is_log_softmax,
+    is_shifted,
+    reduced,
+    target_of,
+)
+from ._operations import BARRIER, MOST_VALUES, before, name_of, number_of
+
+OTHER = {"softmax": "log_softmax", "log_softmax": "softmax"}
+
+
+def source_of(operand: Any, aval: Any, axis: int, functions: Any) -> tuple[Any, float]:
+    """What logits are a float32 copy of, or a number and what it multiplied to make them."""
+    cast = cast_before(operand, aval)
+    if cast is not None:
+        return before(cast[0].operands[0], {BARRIER}), 1.0
+    asked = {"explicit": False, "biased": False, "readers": math.inf}
+    found = affine_before(operand, axis, functions, **asked)
+    return found.logits, found.scale
+
+
+def other_of(
+    op: str, operand: Any, aval: Any, axis: int, dtype: Any, functions: Any
+) -> tuple[Any, Any] | None:
+    """The softmax, where `op` is log-softmax, or this where that is, and the array that it is of.
+
+    It has that `dtype`, and was made here, of logits that were made as this operand was: by XLA's
+    code, or by a kernel that something stands in for.
+    """
+    point: Any = mlir.ir.InsertionPoint
+    here, source = point.current.block, source_of(operand, aval, axis, functions)
+    copies = [source[0], *_results(source[0], BARRIER)]
+    found = [pair for v in copies for pair in _written(v, op, source[1], axis)]
+    for logits in _likely(operand, copies):
+        if source_of(logits, aval, axis, functions) == source:
+            found += ((v, logits) for v in _made(logits, op, axis, functions))
+    like = mlir.ir.RankedTensorType.get(operand.type.shape, mlir.dtype_to_ir_type(dtype))
+    alike = (pair for pair in found if pair[0].type == like)
+    return next((pair for pair in alike if point(pair[0].owner).block == here), None)
+
+
+def _written(logits: Any, op: str, scale: float, axis: int) -> Iterator[tuple[Any, Any]]:
+    """What stands in for what a kernel wrote."""
+    for result in _results(logits, "stablehlo.custom_call"):
+        if target_of(result.owner) != OTHER[op]:
+            continue
+        told = result.owner.attributes[TOLD]
+        along = told["axis"].value, told["logical_axis"].value
+        multiplied = told["scale"].value if "scale" in told else 1  # a CPU's never are
+        if along == (axis, axis) and multiplied == scale:
+            yield from ((v, logits) for v in _results(result, STAND_IN))
+
+
+def _likely(operand: Any, copies: list[Any]) -> Iterator[Any]:
+    """Arrays that may be made of the source as the operand is; that itself is one."""
+    yield operand
+    for copy in copies:
+        for name in ("convert", "multiply", "divide"):
+            yield from (v for v in _results(copy, f"stablehlo.{name}") if v.type == operand.type)
+
+
+def _made(logits: Any, op: str, axis: int, functions: Any) -> Iterator[Any]:
+    """By XLA's code."""
+    wide = [logits, *_results(logits, "stablehlo.convert")]
+    for difference in (d for v in wide for d in differences_from(v)):
+        if op == "softmax":
+            found = (
+                v
+                for v in differences_from(difference)
+                if is_log_softmax(v, axis) or axis_of_pairs(v, functions) == axis
+            )
+        else:
+            found = (
+                v
+                for e in _results(difference, "stablehlo.exponential")
+                for name in ("divide", "multiply")
+                for v in _results(e, f"stablehlo.{name}")
+                if _is_softmax(v, e, difference, axis)
+            )
+        for value in found:
+            results = value, *_results(value, "stablehlo.convert")
+            yield from () if any(map(is_asked, results)) else results
+
+
+def _is_softmax(result: Any, e: Any, difference: Any, axis: int) -> bool:
+    """Whether it is a quotient of those exponentials and their sums, as `_reference.softmax` has.
+
+    Or by pairs.
+    """
+    numerator, factor = result.owner.operands
+    if numerator != e:
+        return False
+    factor = before(factor, RESHAPING | SPREADING)
+    if name_of(result.owner) == "stablehlo.multiply":
+        if axis_of_rows(factor) == axis:
+            largest = before(difference.owner.operands[1], RESHAPING | SPREADING)
+            return axis_of_rows(largest) == axis
+        if name_of(factor.owner) != "stablehlo.divide" or number_of(factor.owner.operands[0]) != 1:
+            return False
+        factor = factor.owner.operands[1]
+    return _is_sum(factor, e, axis) and is_shifted(difference, axis)
+
+
+def _is_sum(value: Any, of: Any, axis: int) -> bool:
+    terms = reduced(value, axis)
+    if terms is None or terms != of:
+        return False
+    (adds, *_) = before(value, SPREADING).owner.regions[0].blocks[0].operations
+    return name_of(adds) == "stablehlo.add"
+
+
+def _results(value: Any, operation: str) -> list[Any]:
+    """What such operations, of the first ones that read an array, made of it alone or first."""
+    readers = [use.owner for use, _ in zip(value.uses, range(MOST_VALUES), strict=False)]
+    return [r.results[0] for r in readers if name_of(r) == operation]
