@@ -46,6 +46,8 @@ class Seen(NamedTuple):
     def more(self) -> int:
         """How many operands more there are for kernels to load: what the first one was made of."""
         terms = self.biased + (self.fill is not None)
+        if self.made == "of pairs":
+            return 2  # what the derivative is of once more
         return (self.made in OF_NARROW or self.scale != 1 or terms > 0) + terms
 
 

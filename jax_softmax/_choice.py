@@ -11,7 +11,6 @@ from ._rule import (
     FORWARD,
     RULES,
     SHORT_ROWS,
-    UNREDUCED,
     WAYS,
     Fewest,
     Fused,
@@ -19,7 +18,6 @@ from ._rule import (
     Longer,
     Rule,
     Slabs,
-    Together,
     any_have,
 )
 
@@ -655,32 +653,46 @@ def makes_together(
     program seems to read what is not differentiated, as `choose` is told, and `by_rows` whether
     there is another number for each row, that it returns or that may be part of what comes back.
     """
-    both = _together(shape, axis, dtype, output_dtype, platform)
-    if both is None:
+    if not differentiated and read in ("returned", "across", "converted"):
         return False
-    if not differentiated and (not both.forward or read in ("returned", "across", *UNREDUCED)):
-        return False
-    columns = shape[axis]
-    least = _least_columns(both.fewest, columns, dtype.itemsize, by_rows=by_rows)
-    return least <= columns <= both.most
+    problem = shape, axis, dtype, output_dtype, platform
+    return _gain_together(*problem, differentiated=differentiated, by_rows=by_rows)
 
 
 def may_be_together(
-    shape: tuple[Any, ...], axis: int, dtype: Any, output_dtype: Any, platform: str
+    shape: tuple[Any, ...],
+    axis: int,
+    dtype: Any,
+    output_dtype: Any,
+    platform: str,
+    *,
+    differentiated: bool,
 ) -> bool:
-    """Whether they may, where a kernel would make the first one, of float32."""
-    both = _together(shape, axis, dtype, output_dtype, platform)
-    last = axis == len(shape) - 1 and output_dtype.itemsize == 4
-    return last and both is not None and shape[axis] >= min(both.fewest.whole, both.fewest.odd)
+    """Whether they may, where a kernel would make the first one."""
+    problem = shape, axis, dtype, output_dtype, platform
+    timed = output_dtype.itemsize == 4 or not differentiated
+    last = axis == len(shape) - 1
+    return timed and last and _gain_together(*problem, differentiated=differentiated)
 
 
-def _together(
-    shape: tuple[Any, ...], axis: int, dtype: Any, output_dtype: Any, platform: str
-) -> Together | None:
+def _gain_together(
+    shape: tuple[Any, ...],
+    axis: int,
+    dtype: Any,
+    output_dtype: Any,
+    platform: str,
+    *,
+    differentiated: bool,
+    by_rows: bool = False,
+) -> bool:
     rule = _rule_of_last(shape, axis, output_dtype, output_dtype, platform)
     if rule is None or math.prod(shape) <= shape[axis] ** 2 // rule.split_columns:
-        return None  # one block has each row
-    return rule.both.get((dtype.itemsize, output_dtype.itemsize))
+        return False  # one block has each row
+    both = rule.both.get((differentiated, dtype.itemsize, output_dtype.itemsize))
+    if both is None:
+        return False
+    columns, size = shape[axis], dtype.itemsize
+    return _least_columns(both.fewest, columns, size, by_rows=by_rows) <= columns <= both.most
 
 
 def keeps_masked(op: str, columns: Any, dtype: Any, platform: str, *, tiled: bool) -> bool:

@@ -36,6 +36,7 @@ from ._casts import (
     was_narrow,
 )
 from ._neighbours import (
+    ELEMENTWISE,
     are_returned,
     are_rows_kept,
     beside,
@@ -54,7 +55,7 @@ from ._neighbours import (
     of_pairs,
     stand_in,
 )
-from ._operations import dtype_among, is_made_of, name_of, shape_of
+from ._operations import SPREAD, Search, dtype_among, is_made_of, name_of, shape_of
 from ._reference import (
     FEWEST_OF_PARTS,
     ONE_KERNEL,
@@ -64,6 +65,7 @@ from ._reference import (
     is_one_kernel,
     is_sharded,
     log_softmax,
+    made_anew,
     row_pairs,
     softmax,
     tangent_of_parts,
@@ -78,6 +80,9 @@ OF_OPERAND = ("log_softmax_tangent", "log_softmax_cotangent")
 # Those of a result and a tangent or cotangent.
 DERIVATIVES = ("softmax_tangent", *OF_OPERAND)
 DIFFERENTIATED = {"softmax_tangent": "softmax"} | dict.fromkeys(OF_OPERAND, "log_softmax")
+
+# What XLA's code computes in, mostly.
+WIDE = (jnp.dtype("float32"), jnp.dtype("float64"))
 
 # What plain JAX is not told.
 OF_CHOICE_ALONE = ("selected", "differentiated")
@@ -165,7 +170,8 @@ def register_seeing(
         request = {"here": here, "alone": alone} | params
         if primitive.name in DERIVATIVES:
             if is_of_pairs(operands[0], functions):
-                return Seen("of pairs"), []
+                made = _made_anew(ctx, operands[:2])
+                return Seen("of pairs"), list(zip(avals[:2], made, strict=True))
             # What a kernel wrote XLA reads, whatever the tangent was.
             wide = primitive.name == "softmax_tangent" and is_call(operands[0])
             wide &= is_one_kernel(avals[0], params["axis"])
@@ -633,10 +639,13 @@ def _lower(
         request = {"axis": params["axis"], "dtype": params["dtype"], "scale": seen.scale}
         return _lower_by_pairs(ctx, operands, op=op, **request)
     if seen.made == "of pairs":
-        ctx = ctx.replace(avals_in=ctx.avals_in[:2])
-        forms = {"again": True} if op == "softmax_tangent" else {"stored": False}
-        reference = partial(reference, **forms)
-        return _lower_reference(ctx, *operands[:2], reference=reference, backend="xla", **params)
+        forms = {} if op == "softmax_tangent" else {"stored": False}
+
+        def once_more(y: jax.Array, t: jax.Array, *others: jax.Array, **request: Any) -> Any:
+            *_, again_y, again_t = others  # after what the result is of, if that is an operand
+            return untold(reference)(y, t, anew=(again_y, again_t), **forms, **request)
+
+        return _lower_reference(ctx, *operands, reference=once_more, backend="xla", **params)
     (ctx, operands), loaded = bound_and_loaded(ctx, operands, seen)
     if seen.biased or seen.fill is not None:
         request = {k: params[k] for k in ("axis", "dtype", "strategy")}
@@ -669,6 +678,7 @@ def _lower(
         backend = "xla" if choice.implementation == "xla" else backend
         return _lower_reference(ctx, *operands, reference=reference, backend=backend, **params)
     in_place = here == "cpu" and alone
+    differentiated = params.get("differentiated", False)
     reads = 2 if op in DERIVATIVES else len(operands)
     for unknown in OF_CHOICE_ALONE:  # to handlers
         params.pop(unknown, None)
@@ -682,11 +692,11 @@ def _lower(
     call = partial(_call, call_p, axis_last=not in_place, workspace=workspace, **params)
     function = mlir.lower_fun(lambda *v: call(*v[:reads]), multiple_results=True)
     results = function(loaded[0], *loaded[1])
-    x, dtype = types[0], params["dtype"]
-    free = backend is None and not batch_invariant and alone
-    if free and _choice.may_be_together(x.shape, params["axis"], x.dtype, dtype, here):
-        results = map(stand_in, results)
-    return list(results)
+    problem = types[0].shape, params["axis"], types[0].dtype, params["dtype"], here
+    free = op in _choice.FORWARD and backend is None and not batch_invariant and alone
+    if free and _choice.may_be_together(*problem, differentiated=differentiated):
+        return [stand_in(results[0])]
+    return results
 
 
 def _lower_by_pairs(
@@ -719,6 +729,43 @@ def _of_rows(
     largest, *others = (jnp.expand_dims(values, axis) for values in of_rows)
     x = x.astype(dtype)
     return [(x if scale == 1 else jnp.minimum(scale * x, largest)) - largest, *others]
+
+
+def _made_anew(ctx: Any, operands: Sequence[Any]) -> list[Any]:
+    """These once more, made of the same arrays in memory as others to XLA, or as they are."""
+    shape, search = shape_of(operands[0]), Search(*operands)
+    for value in search:
+        if name_of(value.owner) in ELEMENTWISE:
+            search.add(v for v in value.owner.operands if shape_of(v) == shape)
+    made: dict[Any, Any] = {}
+
+    def again(value: Any) -> Any:
+        if value not in made:
+            made[value] = copied(value)
+        return made[value]
+
+    def copied(value: Any) -> Any:
+        made_by, dtype = value.owner, dtype_among(WIDE, value)
+        if shape_of(value) != shape or name_of(made_by) in SPREAD:
+            return value
+        sources = [v for v in getattr(made_by, "operands", ()) if shape_of(v) == shape]
+        is_copy = name_of(made_by) == "stablehlo.convert" and not any(map(is_made, sources))
+        if is_made(value) and not (is_copy and dtype):
+            operands = list(map(again, made_by.operands))
+            copy = made_by.operation.clone()
+            for number, operand in enumerate(operands):
+                copy.operands[number] = operand
+            return copy.results[0]
+        if dtype is None:
+            return value
+        aval = ctx.avals_in[0].update(dtype=dtype)
+        of_aval = ctx.replace(avals_in=[aval], avals_out=[aval])
+        return mlir.lower_fun(made_anew, multiple_results=False)(of_aval, value)[0]
+
+    def is_made(value: Any) -> bool:
+        return name_of(value.owner) in ELEMENTWISE
+
+    return list(map(again, operands)) if search.has_all else list(operands)
 
 
 def _made_together(

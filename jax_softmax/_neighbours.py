@@ -435,10 +435,10 @@ def _is_softmax_of_three(result: Any, functions: Any) -> bool:
 
 
 def axis_of_pairs(result: Any, functions: Any) -> int | None:
-    """Along which axis, if it is one."""
+    """Along which axis, if it is one; it may be rounded."""
     value, spread = result, None
-    for _ in range(2):
-        made_by = maker_behind(RESHAPING, value, functions)
+    for passed in (RESHAPING | {"stablehlo.convert"}, RESHAPING):
+        made_by = maker_behind(passed, value, functions)
         if name_of(made_by) != "stablehlo.subtract":
             return None
         value, spread = made_by.operands

@@ -269,6 +269,7 @@ def softmax_tangent(
     in_one_kernel: bool = False,
     fused: bool = False,
     again: bool = False,
+    anew: tuple[jax.Array, ...] = (),
 ) -> jax.Array:
     """With `zeros_are_masked`, what `t` holds where `y` is 0 is not looked at.
 
@@ -286,7 +287,7 @@ def softmax_tangent(
     sum is not subtracted, but its negative added: with a product by element behind, and no bias
     before it, powers of two up to 2,048 take 0.80 to 0.85 of the time (h200-graph-negated.json).
     Whole vectors that are mostly padding have a sum of 1 and subtract; what is read `again`, as a
-    kernel wrote it, just subtracts.
+    kernel wrote it, just subtracts. So does what is made `anew`: see `made_anew`.
 
     With `in_one_kernel`, of what a kernel stored, it is one as 0 times the sum is added, which no
     digit of 16 bits is changed by. With the forward pass, after a scale, 664 and 2,048 bfloat16
@@ -294,9 +295,13 @@ def softmax_tangent(
     tangent of the result, up to 1.5 times as long (benchmarks/results/h200-graph-stored.json).
     """
     if x is not None:
-        y = kept(mask, softmax(_anew(x), axis=axis, dtype=y.dtype))
+        y = kept(mask, softmax(made_anew(x), axis=axis, dtype=y.dtype))
     if zeros_are_masked:
         t = jnp.where(y == 0, 0, t)
+    if anew:
+        again_y, again_t = anew
+        anew = again_y, (jnp.where(again_y == 0, 0, again_t) if zeros_are_masked else again_t)
+        return _tangent_of_any_sum(y, t, *anew, axis=axis, dtype=dtype, scale=scale)
     if x is not None or zeros_are_masked:
         return _tangent_of_any_sum(y, t, axis=axis, dtype=dtype, scale=scale)
     one_device = not is_sharded(jax.typeof(y), axis)  # a sum more is one more that devices exchange
@@ -315,9 +320,10 @@ def softmax_tangent(
 
 @_in_compute_dtype
 def _tangent_of_any_sum(
-    y: jax.Array, t: jax.Array, *, axis: int, scale: float, negated: bool = False
+    y: jax.Array, t: jax.Array, *anew: jax.Array, axis: int, scale: float, negated: bool = False
 ) -> jax.Array:
     mean = jnp.sum(y * t, axis, keepdims=True)
+    y, t = anew or (y, t)
     d = y * (t + -mean if negated else t - mean)
     return d if scale == 1 else scale * d
 
@@ -389,9 +395,10 @@ def _at_result_or_logits(
     axis: int,
     dtype: Any,
     stored: bool = True,
+    anew: tuple[jax.Array, ...] = (),
 ) -> jax.Array:
     if x is None:
-        return at_result(_from_memory(y) if stored else y, t, axis=axis, dtype=dtype)
+        return at_result(_from_memory(y) if stored else y, t, *anew, axis=axis, dtype=dtype)
     softmax = not stored or _wants_softmax(x, y, axis)
     return at_logits(_logits(x, y, axis, stored), t, axis=axis, dtype=dtype, softmax=softmax)
 
@@ -414,12 +421,16 @@ def _logits(x: jax.Array, y: jax.Array, axis: int, stored: bool) -> jax.Array:
     if is_sharded(jax.typeof(x), axis):
         return x
     if not stored:
-        return _anew(x)
+        return made_anew(x)
     return -((-x).astype("float32")) if _are_narrow(x.dtype, y.dtype) else x
 
 
-def _anew(x: jax.Array) -> jax.Array:
-    """`x`, which XLA does not know to be that: what is computed of it is not what was before."""
+def made_anew(x: jax.Array) -> jax.Array:
+    """`x`, which XLA does not know to be that: what is computed of it is not what was before.
+
+    What a derivative is made of, element by element, XLA:GPU would store in float32 where it makes
+    exponentials of it, as it reads them for a sum of each row and once more after that.
+    """
     infinity = jnp.asarray(jnp.inf, x.dtype)
     return jax.lax.clamp(-infinity, x, infinity)
 
@@ -438,8 +449,10 @@ def _is_small(y: jax.Array) -> bool:
 
 
 @_in_compute_dtype
-def _tangent_at_result(y: jax.Array, t: jax.Array, *, axis: int) -> jax.Array:
-    return t - jnp.sum(jnp.exp(y) * t, axis, keepdims=True)
+def _tangent_at_result(y: jax.Array, t: jax.Array, *anew: jax.Array, axis: int) -> jax.Array:
+    total = jnp.sum(jnp.exp(y) * t, axis, keepdims=True)
+    y, t = anew or (y, t)
+    return t - total
 
 
 def _wants_softmax(x: jax.Array, y: jax.Array, axis: int) -> bool:
@@ -465,8 +478,10 @@ def _tangent_at_logits(x: jax.Array, t: jax.Array, *, axis: int, softmax: bool) 
 
 
 @_in_compute_dtype
-def _cotangent_at_result(y: jax.Array, g: jax.Array, *, axis: int) -> jax.Array:
-    return g - jnp.exp(y) * jnp.sum(g, axis, keepdims=True)
+def _cotangent_at_result(y: jax.Array, g: jax.Array, *anew: jax.Array, axis: int) -> jax.Array:
+    total = jnp.sum(g, axis, keepdims=True)
+    y, g = anew or (y, g)
+    return g - jnp.exp(y) * total
 
 
 @_in_compute_dtype

@@ -76,7 +76,6 @@ class Together(NamedTuple):
 
     fewest: Fewest
     most: int = 2**31
-    forward: bool = True  # where neither is differentiated, too
 
 
 class Rows(NamedTuple):
@@ -225,12 +224,11 @@ class Rule(NamedTuple):
     # back: of fewer than 512 columns that has 0.78 to 0.91 (h200-widened-pairs.json). 16 and 24
     # columns have 0.7 to 1.5.
     widened_read: dict[str, Fewest]
-    # By the bytes of what logits are read from and of the results: softmax and log-softmax of the
-    # same logits, of which a kernel makes three values for each row, and XLA the elements where its
-    # code reads both, as in entropies. That reads the logits twice, and once more for the gradient;
-    # else XLA's code has softmax within its readers and log-softmax is made apart, or the other way
-    # round.
-    both: dict[tuple[int, int], Together]
+    # By whether the second one is differentiated, and the bytes of what logits are read from and of
+    # the results: softmax and log-softmax of the same logits, of which a kernel makes three values
+    # for each row, and XLA the elements where its code reads both, as in entropies. That reads the
+    # logits twice, and once more for the gradient; else each is made by whom it would be alone.
+    both: dict[tuple[bool, int, int], Together]
     # By the op and the bytes of an element: what a kernel writes the result of, and not XLA, where
     # what reads that reduces it, and what is made of it comes back to its derivative, XLA's; all
     # that XLA may do before it is to add a bias, which the kernel adds then. That is one pass over
@@ -562,9 +560,17 @@ RULES = {
         pairs_read={("log_softmax", 4): Read(reduced=9, both=2**6, elements=2**9, picked=1000)},
         widened_read={"log_softmax": Fewest(whole=2**5, by_rows=2**9, odd=1000)},
         both={
-            (4, 4): Together(Fewest(whole=2**5, by_rows=2**9, odd=2**4)),
-            (2, 4): Together(Fewest(whole=2**5, by_rows=2**9, odd=1000)),
-            (2, 2): Together(Fewest(2**5, 2**5, odd=2**31), most=2**8, forward=False),
+            **dict.fromkeys(
+                [(d, 4, 4) for d in (False, True)],
+                Together(Fewest(whole=2**5, by_rows=2**9, odd=2**4)),
+            ),
+            **dict.fromkeys(
+                [(d, 2, 4) for d in (False, True)],
+                Together(Fewest(whole=2**5, by_rows=2**9, odd=1000)),
+            ),
+            # Of odd rows XLA's code makes both, or kernels one and the other.
+            (True, 2, 2): Together(Fewest(2**5, by_rows=2**5, odd=2**31), most=2**8),
+            (False, 2, 2): Together(Fewest(1000, by_rows=1000, odd=2**31)),
         },
         reduced={
             ("softmax", 2): (Rows(range(16, ONE_KERNEL + 1, 8)),),

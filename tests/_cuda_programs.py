@@ -139,6 +139,15 @@ STORED = (
 REDUCED = {33: 3, 64: 4, 264: 4, 256: 3, 1000: 3}
 # Columns of a loss that is made of log-softmax.
 DIFFERENTIATED = (1000, 1001, 4096, 8192)
+# Softmax and log-softmax of the same logits: columns, their dtype, whether one kernel makes values.
+TOGETHER = (
+    (64, "bfloat16", True),
+    (512, "float32", True),
+    (1001, "float32", True),
+    (4096, "bfloat16", True),
+    (8192, "float32", True),
+    (512, "float32", False),
+)
 # What surrounds a softmax in attention, and a loss: a call each way, nothing of the logits' size.
 SCORES = (2, 16, 256, 512)
 LOGITS = (2048, 32_000)
@@ -750,13 +759,31 @@ def reductions(mesh, columns) -> dict:
 
 def differentiated(mesh, columns) -> dict:
     """A float32 loss that is a sum over log-softmax, with its gradient; next to jax.nn."""
-    x = jax.ShapeDtypeStruct((ROWS, columns), "float32", sharding=NamedSharding(mesh, P()))
+
+    def loss(library, x, target):
+        return (target * library.log_softmax(x)).sum()
+
+    return both_passes_of(loss, mesh, columns, "float32")
+
+
+def together(mesh, columns, dtype, by_pairs) -> dict:
+    """An entropy of softmax and log-softmax in float32, `by_pairs` or of one that was asked for."""
+    asked = {} if by_pairs else {"implementation": "xla"}
+
+    def entropy(library, x, _):
+        x = x.astype("float32")
+        logs = library.log_softmax(x, **({} if library is jax.nn else asked))
+        return -(library.softmax(x) * logs).sum()
+
+    return both_passes_of(entropy, mesh, columns, dtype)
+
+
+def both_passes_of(loss, mesh, columns, dtype) -> dict:
+    x = jax.ShapeDtypeStruct((ROWS, columns), dtype, sharding=NamedSharding(mesh, P()))
 
     def program(library):
-        def loss(x, target):
-            return (target * library.log_softmax(x)).sum()
-
-        return jax.jit(jax.value_and_grad(loss)).lower(x, x).compile()
+        of_library = functools.partial(loss, library)
+        return jax.jit(jax.value_and_grad(of_library)).lower(x, x).compile()
 
     ours, others = map(program, (jax_softmax, jax.nn))
     return {
@@ -920,6 +947,7 @@ def main() -> None:
         programs["few digits"] = do(few_digits, one)
         programs["writers"] = do(writers, one)
         programs["differentiated"] = {n: do(differentiated, one, n) for n in DIFFERENTIATED}
+        programs |= {f"together, {case}": do(together, one, *case) for case in TOGETHER}
         programs["reductions"] = {n: do(reductions, one, n) for n in REDUCED}
         programs |= {f"reread, {case}": do(reread, one, *case) for case in REREAD}
         programs |= {f"unwritten, {case}": do(unwritten, one, *case) for case in UNWRITTEN}

@@ -31,6 +31,7 @@ from _cuda_programs import (
     REREAD,
     SCALED,
     STORED,
+    TOGETHER,
     UNREAD,
     UNWRITTEN,
     WAYS,
@@ -248,6 +249,18 @@ def test_a_log_softmax_that_is_reduced_is_in_no_memory(columns, programs):
     # The call; what both passes reduce by rows; the elements of the gradient; the loss, in two.
     assert ours <= 6 and ours <= others + 2
     assert made["temporaries"] < 0.25  # two values for each row, and sums
+
+
+@pytest.mark.parametrize("case", TOGETHER, ids=str)
+def test_softmax_and_log_softmax_of_the_same_logits_are_of_one_call(case, programs):
+    made, (_, _, by_pairs) = programs[f"together, {case}"], case
+    if by_pairs:
+        assert made["calls"] == [1, 1]
+        ours, others = made["kernels"]
+        assert ours <= 6 and ours <= others + 2
+        assert made["temporaries"] < 0.25
+    else:
+        assert made["calls"][1] == 0
 
 
 def test_what_a_kernel_made_of_16_bits_is_read_by_xlas_derivative(programs):

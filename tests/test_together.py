@@ -119,7 +119,7 @@ def test_their_elements(shape, dtype, how, differentiated, first, found, platfor
 
 @pytest.mark.parametrize("columns", [64, 256])
 def test_16_bits(columns, found):
-    """With their gradient; forward, XLA has both in one kernel."""
+    """With their gradient; forward, XLA has so few columns of both in one kernel."""
     x = logits((2**18 // columns, columns), "bfloat16")
 
     def loss(x):
@@ -131,6 +131,16 @@ def test_16_bits(columns, found):
     assert found == ["log_softmax"]
     want = jax.grad(lambda x: entropy(x, library=jax.nn).sum())(x.astype("float32"))
     np.testing.assert_allclose(wide(gradient), wide(want), atol=0.01 * np.abs(wide(want)).max())
+
+
+@pytest.mark.parametrize("columns", [1000, 16_384])
+def test_16_bits_without_a_derivative(columns, found):
+    """Of the second length a kernel would write the first result."""
+    x = logits((2**21 // columns, columns), "bfloat16")
+    value = jax.jit(lambda x: entropy(x).astype("float32").mean()).lower(x).compile()(x)
+    assert found == ["log_softmax"]
+    y = TRUTH["log_softmax"](wide(x), 1)
+    np.testing.assert_allclose(value, -(np.exp(y) * y).sum(1).mean(), rtol=4e-3)
 
 
 def test_a_temperature(found, platform):
