@@ -689,10 +689,30 @@ def _gain_together(
     if rule is None or math.prod(shape) <= shape[axis] ** 2 // rule.split_columns:
         return False  # one block has each row
     both = rule.both.get((differentiated, dtype.itemsize, output_dtype.itemsize))
-    if both is None:
-        return False
     columns, size = shape[axis], dtype.itemsize
+    if both is None or columns == both.but:
+        return False
     return _least_columns(both.fewest, columns, size, by_rows=by_rows) <= columns <= both.most
+
+
+def makes_anew(
+    shape: tuple[Any, ...],
+    axis: int,
+    read: int,
+    size: int,
+    platform: str,
+    *,
+    values: int,
+    exponentials: bool,
+) -> bool:
+    """Whether the last step of a derivative has the elements anew that it is made of.
+
+    XLA's code makes these of so many `values` for each row, of logits of so many bytes that it
+    reads, results of `size` bytes and tangents that there may be `exponentials` in.
+    """
+    case = read, size, values
+    kinds = RULES[platform].anew if isinstance(shape[axis], int) else {}
+    return (exponentials or read == 2) and any_have(kinds, case, shape[axis])
 
 
 def keeps_masked(op: str, columns: Any, dtype: Any, platform: str, *, tiled: bool) -> bool:

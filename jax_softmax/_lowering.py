@@ -23,6 +23,7 @@ from ._affine import (
     mask_within,
     scale_behind,
 )
+from ._anew import has_exponentials, is_read_narrow, made_again
 from ._casts import (
     NARROW,
     OF_NARROW,
@@ -36,7 +37,6 @@ from ._casts import (
     was_narrow,
 )
 from ._neighbours import (
-    ELEMENTWISE,
     are_returned,
     are_rows_kept,
     beside,
@@ -44,7 +44,6 @@ from ._neighbours import (
     is_call,
     is_fused,
     is_narrowed,
-    is_of_pairs,
     is_of_product,
     is_product,
     is_scaled,
@@ -54,8 +53,9 @@ from ._neighbours import (
     mark_asked,
     of_pairs,
     stand_in,
+    values_behind,
 )
-from ._operations import SPREAD, Search, dtype_among, is_made_of, name_of, shape_of
+from ._operations import dtype_among, is_made_of, name_of, shape_of
 from ._reference import (
     FEWEST_OF_PARTS,
     ONE_KERNEL,
@@ -65,7 +65,6 @@ from ._reference import (
     is_one_kernel,
     is_sharded,
     log_softmax,
-    made_anew,
     row_pairs,
     softmax,
     tangent_of_parts,
@@ -80,9 +79,6 @@ OF_OPERAND = ("log_softmax_tangent", "log_softmax_cotangent")
 # Those of a result and a tangent or cotangent.
 DERIVATIVES = ("softmax_tangent", *OF_OPERAND)
 DIFFERENTIATED = {"softmax_tangent": "softmax"} | dict.fromkeys(OF_OPERAND, "log_softmax")
-
-# What XLA's code computes in, mostly.
-WIDE = (jnp.dtype("float32"), jnp.dtype("float64"))
 
 # What plain JAX is not told.
 OF_CHOICE_ALONE = ("selected", "differentiated")
@@ -130,7 +126,7 @@ def register_seeing(
     mask, as operands more. "parts": the same, and softmax's derivative is of the exponentials and
     the rows' sums of them, which are operands more. "pairs": a kernel reduces the rows of 16 bits,
     which are one operand more, and XLA's code makes the rest of these. "of pairs": so it has made a
-    derivative's result, and makes that.
+    derivative's result, and makes that; what its last step is of are two operands more.
 
     Without any, and with all operands' types as they are, one of `_choice.AROUND`, or None where
     that is not known. A derivative's result is "stored" where a kernel that multiplied the logits
@@ -169,8 +165,14 @@ def register_seeing(
         functions = ctx.module_context.symbol_table
         request = {"here": here, "alone": alone} | params
         if primitive.name in DERIVATIVES:
-            if is_of_pairs(operands[0], functions):
-                made = _made_anew(ctx, operands[:2])
+            values = values_behind(operands[0], functions)
+            if values > 0:
+                y, t = operands[:2]
+                shape = avals[0].shape, params["axis"]
+                sizes = 2 if is_read_narrow(y) else 4, avals[0].dtype.itemsize
+                about = {"values": values, "exponentials": has_exponentials(t)}
+                anew = _choice.makes_anew(*shape, *sizes, here, **about)
+                made = made_again(ctx, [y, t]) if anew else [y, t]
                 return Seen("of pairs"), list(zip(avals[:2], made, strict=True))
             # What a kernel wrote XLA reads, whatever the tangent was.
             wide = primitive.name == "softmax_tangent" and is_call(operands[0])
@@ -731,43 +733,6 @@ def _of_rows(
     return [(x if scale == 1 else jnp.minimum(scale * x, largest)) - largest, *others]
 
 
-def _made_anew(ctx: Any, operands: Sequence[Any]) -> list[Any]:
-    """These once more, made of the same arrays in memory as others to XLA, or as they are."""
-    shape, search = shape_of(operands[0]), Search(*operands)
-    for value in search:
-        if name_of(value.owner) in ELEMENTWISE:
-            search.add(v for v in value.owner.operands if shape_of(v) == shape)
-    made: dict[Any, Any] = {}
-
-    def again(value: Any) -> Any:
-        if value not in made:
-            made[value] = copied(value)
-        return made[value]
-
-    def copied(value: Any) -> Any:
-        made_by, dtype = value.owner, dtype_among(WIDE, value)
-        if shape_of(value) != shape or name_of(made_by) in SPREAD:
-            return value
-        sources = [v for v in getattr(made_by, "operands", ()) if shape_of(v) == shape]
-        is_copy = name_of(made_by) == "stablehlo.convert" and not any(map(is_made, sources))
-        if is_made(value) and not (is_copy and dtype):
-            operands = list(map(again, made_by.operands))
-            copy = made_by.operation.clone()
-            for number, operand in enumerate(operands):
-                copy.operands[number] = operand
-            return copy.results[0]
-        if dtype is None:
-            return value
-        aval = ctx.avals_in[0].update(dtype=dtype)
-        of_aval = ctx.replace(avals_in=[aval], avals_out=[aval])
-        return mlir.lower_fun(made_anew, multiple_results=False)(of_aval, value)[0]
-
-    def is_made(value: Any) -> bool:
-        return name_of(value.owner) in ELEMENTWISE
-
-    return list(map(again, operands)) if search.has_all else list(operands)
-
-
 def _made_together(
     ctx: Any,
     operand: Any,
@@ -798,32 +763,32 @@ def _made_together(
         return None
     other, logits = found
     narrow = dtype_among(NARROW, source) or aval.dtype
-    read, by_rows = None, are_rows_kept(operand, axis)
+    way, by_rows = None, are_rows_kept(operand, axis)
     if not differentiated:
-        read = likely_read(operand, axis, dtype, functions, [other])
-        read = "returned" if are_returned(operand, dtype) else read
+        way = likely_read(operand, axis, dtype, functions, [other])
+        way = "returned" if are_returned(operand, dtype) else way
     problem = aval.shape, axis, narrow, dtype, here
-    about = {"differentiated": differentiated, "read": read, "by_rows": by_rows}
+    about = {"differentiated": differentiated, "read": way, "by_rows": by_rows}
     if not _choice.makes_together(*problem, **about) or (narrow.itemsize == 2 and scale != 1):
         return None
+
+    divides = name_of(other.owner) == "stablehlo.divide"
 
     def both(x: jax.Array) -> tuple[jax.Array, jax.Array]:
         wide = {"dtype": jnp.dtype("float32"), "log_sums": True}
         shifted, log_sum, factor = _of_rows(row_triples_p, x, axis=axis, scale=scale, **wide)
         y, log = jnp.exp(shifted) * factor, shifted - log_sum
-        if name_of(other.owner) == "stablehlo.divide":
-            y = _unchanged(y, op="softmax")
+        y = _unchanged(y, op="softmax") if divides else y
         return y.astype(dtype), log.astype(dtype)
 
     with mlir.ir.InsertionPoint(other.owner):
         cast = cast_before(logits, aval)
+        read = logits if is_call(other) else source
         if cast is not None:
-            source = rounded(cast[0], logits)
-        elif is_call(other):
-            source = logits
+            read = rounded(cast[0], logits)
         like = aval.update(dtype=dtype)
         ctx = ctx.replace(avals_in=[aval.update(dtype=narrow)], avals_out=[like, like])
-        made = mlir.lower_fun(both, multiple_results=True)(ctx, source)
+        made = mlir.lower_fun(both, multiple_results=True)(ctx, read)
         this, that = made if op == "softmax" else reversed(made)
         _make_like(other, stand_in(that) if is_call(other) else that)
     return this

@@ -6,7 +6,7 @@ lowering sees what has read the result before it.
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from jax.interpreters import mlir
 
@@ -104,12 +104,12 @@ def is_log_softmax(value: Any, axis: int) -> bool:
     difference, log_sum = _operands(value, "subtract", 2)
     if not is_shifted(difference, axis):
         return False
-    (sums,) = _operands(before(log_sum, SPREADING), "log_plus_one", 1)
+    (sums,) = _operands(_rows_behind(log_sum, axis), "log_plus_one", 1)
     of_rest, less_one = _operands(sums, "add", 2)
     of_ones, one = _operands(less_one, "subtract", 2)
     if one is None or number_of(one) != 1:
         return False
-    rest, ones = reduced(of_rest, axis), reduced(of_ones, axis)
+    rest, ones = summed(of_rest, axis), summed(of_ones, axis)
     e, subtracted = _operands(rest, "subtract", 2)
     same = ones is not None and subtracted == ones
     return same and _operands(e, "exponential", 1) == [difference]
@@ -117,17 +117,51 @@ def is_log_softmax(value: Any, axis: int) -> bool:
 
 def is_shifted(difference: Any, axis: int) -> bool:
     """Whether it is `x - max(x)` along that axis."""
-    x, largest = _operands(difference, "subtract", 2)
-    if x is None or not _is_row_maximum(largest, x):
+    x, spread = _operands(difference, "subtract", 2)
+    if x is None:
         return False
-    return any(reduced(v, axis) is not None for v in before(largest, SPREADING).owner.operands)
+    largest = _operands(_rows_behind(spread, axis), "maximum", 2)
+    for least, maxima in (largest, reversed(largest)):
+        if least is None or number_of(least) != -math.inf:
+            continue
+        of = _reduced(maxima, axis, "maximum", -math.inf)
+        if of is not None and before(of, CONSTRAINTS) == before(x, CONSTRAINTS):
+            return True
+    return False
 
 
-def reduced(value: Any, axis: int) -> Any | None:
-    """What was reduced along that axis alone to what this is spread from."""
-    made_by = before(value, SPREADING).owner
-    along = name_of(made_by) == "stablehlo.reduce" and list(made_by.attributes["dimensions"])
-    return made_by.operands[0] if along == [axis] else None
+def summed(value: Any, axis: int) -> Any | None:
+    """Of what this has the sum along that axis alone, for each row of it."""
+    return _reduced(_rows_behind(value, axis), axis, "add", 0)
+
+
+def _reduced(value: Any, axis: int, operation: str, first: float) -> Any | None:
+    """What was reduced along that axis alone by that operation, and from that number on."""
+    made_by: Any = getattr(value, "owner", None)
+    if name_of(made_by) != "stablehlo.reduce" or len(made_by.operands) != 2:
+        return None
+    of, begin = made_by.operands
+    combines, *others = (name_of(o) for o in made_by.regions[0].blocks[0].operations)
+    alike = combines == f"stablehlo.{operation}" and others == ["stablehlo.return"]
+    along = list(made_by.attributes["dimensions"])
+    return of if alike and along == [axis] and number_of(begin) == first else None
+
+
+def _rows_behind(value: Any, axis: int) -> Any | None:
+    """What has a number for each row that this is spread from along that axis, and nowhere else."""
+    if value is None:
+        return None
+    shape = shape_of(value)
+    dimensions = list(range(len(shape)))
+    while name_of(value.owner) in SPREADING:
+        made_by = value.owner
+        if name_of(made_by) == "stablehlo.broadcast_in_dim":
+            dimensions = [dimensions[d] for d in made_by.attributes["broadcast_dimensions"]]
+        (value,) = made_by.operands
+    sizes = dict(zip(dimensions, shape_of(value), strict=True))
+    is_one = sizes.pop(axis, 1) == 1
+    rows = {d: size for d, size in enumerate(shape) if d != axis}
+    return value if is_one and list(sizes.items()) == list(rows.items()) else None
 
 
 def _operands(value: Any, operation: str, count: int) -> list[Any]:
@@ -358,8 +392,14 @@ def of_pairs(logits: Any, axis: int, functions: Any) -> Any | None:
     point: Any = mlir.ir.InsertionPoint
     here = point.current.block
     differences = [v for value in differences_from(logits) for v in differences_from(value)]
-    made = (v for v in differences if axis_of_pairs(v, functions) == axis)
+    made = (v for v in differences if is_of_pairs_along(v, axis, functions))
     return next((v for v in made if point(v.owner).block == here), None)
+
+
+def is_of_pairs_along(value: Any, axis: int, functions: Any) -> bool:
+    """Whether XLA makes this log-softmax along that axis of a kernel's values for each row."""
+    op, values = made_of_rows(value, functions) or ("", None)
+    return op == "log_softmax" and values is not None and values.axis == axis
 
 
 def differences_from(value: Any) -> list[Any]:
@@ -417,44 +457,72 @@ def how_read(result: Any, axis: int, functions: Any) -> set[str]:
     return how if made.issuperset(pending) else set()
 
 
-def is_of_pairs(result: Any, functions: Any) -> bool:
-    """Whether XLA makes this log-softmax of two values for each row, by a kernel.
+def values_behind(result: Any, functions: Any) -> int:
+    """Of how many values for each row, by a kernel, XLA makes this log-softmax; 0 of others.
 
-    Or this softmax of three, beside its log-softmax.
+    Two, or three that it makes the softmax beside of, too; then of that as well.
     """
-    return axis_of_pairs(result, functions) is not None or _is_softmax_of_three(result, functions)
+    op, values = made_of_rows(result, functions) or ("", None)
+    return values.of if values and (op == "log_softmax" or values.of == 3) else 0
 
 
-def _is_softmax_of_three(result: Any, functions: Any) -> bool:
-    passed = RESHAPING | {"stablehlo.convert", "stablehlo.divide"}
-    made_by = maker_behind(passed, result, functions)
-    if name_of(made_by) != "stablehlo.multiply":
-        return False
-    factor = before(made_by.operands[1], RESHAPING | SPREADING)
-    return axis_of_rows(factor, fewest=3) is not None
+class OfRows(NamedTuple):
+    """One of so many values for each row, along an axis, that a call makes."""
+
+    call: Any
+    axis: int
+    kind: str  # the "largest", the "log of the sum", or the "factor" that is 1 over that
+    of: int
 
 
-def axis_of_pairs(result: Any, functions: Any) -> int | None:
-    """Along which axis, if it is one; it may be rounded."""
-    value, spread = result, None
-    for passed in (RESHAPING | {"stablehlo.convert"}, RESHAPING):
-        made_by = maker_behind(passed, value, functions)
-        if name_of(made_by) != "stablehlo.subtract":
+def made_of_rows(result: Any, functions: Any) -> tuple[str, OfRows] | None:
+    """Which function XLA makes of such values, as `_lowering` has it, and the last one of them.
+
+    A log-softmax that is rounded is none: its derivative is made of the logits.
+    """
+    made_by = maker_behind(RESHAPING, result, functions)
+    if name_of(made_by) == "stablehlo.subtract":
+        op, kind = "log_softmax", "log of the sum"
+        shifted, spread = made_by.operands
+    else:
+        made_by = maker_behind(RESHAPING | {"stablehlo.convert"}, result, functions)
+        if name_of(made_by) == "stablehlo.divide" and number_of(made_by.operands[1]) == 1:
+            made_by = made_by.operands[0].owner  # what is left as it is
+        if name_of(made_by) != "stablehlo.multiply":
             return None
-        value, spread = made_by.operands
-    return axis_of_rows(before(spread, RESHAPING | SPREADING))
-
-
-def axis_of_rows(values: Any, fewest: int = 2) -> int | None:
-    """The axis of the rows that a call made these of, one of so many each, or more."""
-    axis, count = _told_of_rows(values) or (None, 0)
-    return axis if count >= fewest else None
-
-
-def _told_of_rows(values: Any) -> tuple[int, int] | None:
-    if target_of(values.owner) != "row_pairs":
+        op, kind = "softmax", "factor"
+        e, spread = made_by.operands
+        (shifted,) = _operands(e, "exponential", 1)
+    _, spread_too = _operands(shifted, "subtract", 2)
+    if spread_too is None:
         return None
-    return values.owner.attributes[TOLD]["axis"].value, len(values.owner.results)
+    largest, last = _of_rows(spread_too), _of_rows(spread)
+    if largest is None or last is None or (largest.kind, last.kind) != ("largest", kind):
+        return None
+    return (op, last) if largest.call == last.call else None
+
+
+def _of_rows(spread: Any) -> OfRows | None:
+    value = before(spread, RESHAPING | SPREADING)
+    axis, kinds = _told_of_rows(value.owner) or (0, ())
+    if not kinds:
+        return None
+    kind = kinds[mlir.ir.OpResult(value).result_number]
+    return OfRows(value.owner, axis, kind, len(kinds))
+
+
+def _told_of_rows(call: Any) -> tuple[int, tuple[str, ...]] | None:
+    """The axis of the rows that a call makes values of, and what these are."""
+    if target_of(call) != "row_pairs":
+        return None
+    told = call.attributes[TOLD]
+    kinds = kinds_of_rows(told["log_sums"].value, len(call.results))
+    return told["axis"].value, kinds
+
+
+def kinds_of_rows(log_sums: bool, count: int) -> tuple[str, ...]:
+    kinds = ("largest", "log of the sum", "factor")
+    return kinds[:count] if log_sums else ("largest", "factor")
 
 
 def target_of(operation: Any) -> str | None:
@@ -565,6 +633,8 @@ def logits_within(result: Any, functions: Any) -> Any | None:
         if name_of(made_by) not in passed:
             return None
         value, *others = made_by.operands
+        if name_of(made_by) == "stablehlo.subtract" and _of_rows(others[0]) is not None:
+            return None  # of pairs; behind these there may be another softmax
         if name_of(made_by) == "stablehlo.subtract" and _is_row_maximum(others[0], value):
             dtypes = {v.type.element_type for v in (value, result)}
             widened = len(dtypes) == 2 and name_of(value.owner) == "stablehlo.convert"

@@ -76,6 +76,7 @@ class Together(NamedTuple):
 
     fewest: Fewest
     most: int = 2**31
+    but: int = 0  # of so many columns XLA's sums of all rows' elements may be slow
 
 
 class Rows(NamedTuple):
@@ -227,8 +228,22 @@ class Rule(NamedTuple):
     # By whether the second one is differentiated, and the bytes of what logits are read from and of
     # the results: softmax and log-softmax of the same logits, of which a kernel makes three values
     # for each row, and XLA the elements where its code reads both, as in entropies. That reads the
-    # logits twice, and once more for the gradient; else each is made by whom it would be alone.
+    # logits twice, and once more for the gradient; else each is made by whom it would be alone. In
+    # geometric mean over seven lengths of three losses it has 1.6 and 1.4 times the speed, forward
+    # and with gradients, in float32, 1.5 and 1.5 times of 16 bits in float32
+    # (h200-together-before.json, h200-together.json and -widened.json). Of fewer columns than 512
+    # where a number for each row is kept it takes up to 1.5 times as long, of 16 bits to 256
+    # columns without a derivative 1.6 to 1.8 times (h200-together-forms.json).
     both: dict[tuple[bool, int, int], Together]
+    # By the bytes of what logits are read from and of the result, and how many values for each row
+    # these are: the derivatives whose last step has all elements made anew. XLA:GPU has summed them
+    # by rows before, and would store float32 exponentials for it, and what reads more of them. Of
+    # 16 bits in float32 this takes 0.66 to 0.77 of the time of entropies' gradients, and, from 512
+    # columns on, of divergences' and of a soft actor-critic's, in float32 0.71 to 0.84 of
+    # entropies' and 0.79 to 1.02 of divergences', but up to 4 times as long of 32,768 rows of 1,024
+    # columns, a sum of all of which XLA:GPU makes by other tiles. Where there are no exponentials
+    # in the tangent it takes 1.0 to 1.15 times as long in float32 (h200-anew.json).
+    anew: Kinds
     # By the op and the bytes of an element: what a kernel writes the result of, and not XLA, where
     # what reads that reduces it, and what is made of it comes back to its derivative, XLA's; all
     # that XLA may do before it is to add a bias, which the kernel adds then. That is one pass over
@@ -562,7 +577,7 @@ RULES = {
         both={
             **dict.fromkeys(
                 [(d, 4, 4) for d in (False, True)],
-                Together(Fewest(whole=2**5, by_rows=2**9, odd=2**4)),
+                Together(Fewest(whole=2**5, by_rows=2**9, odd=2**4), but=2**10),
             ),
             **dict.fromkeys(
                 [(d, 2, 4) for d in (False, True)],
@@ -571,6 +586,11 @@ RULES = {
             # Of odd rows XLA's code makes both, or kernels one and the other.
             (True, 2, 2): Together(Fewest(2**5, by_rows=2**5, odd=2**31), most=2**8),
             (False, 2, 2): Together(Fewest(1000, by_rows=1000, odd=2**31)),
+        },
+        anew={
+            (2, 4, 2): (Rows(range(1, 2**31)),),
+            (2, 4, 3): (Rows(range(2**9, 2**31)),),
+            (4, 4, 2): (Rows(range(1, 2**10)), Rows(range(2**10 + 1, 2**31))),
         },
         reduced={
             ("softmax", 2): (Rows(range(16, ONE_KERNEL + 1, 8)),),

@@ -4,26 +4,27 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
+import jax.numpy as jnp
 from jax.interpreters import mlir
 
 from ._affine import affine_before
 from ._casts import cast_before
 from ._neighbours import (
-    RESHAPING,
     SPREADING,
     STAND_IN,
     TOLD,
-    axis_of_pairs,
-    axis_of_rows,
     differences_from,
     is_asked,
     is_log_softmax,
+    is_of_pairs_along,
     is_shifted,
-    reduced,
+    made_of_rows,
+    summed,
     target_of,
 )
-from ._operations import BARRIER, MOST_VALUES, before, name_of, number_of
+from ._operations import BARRIER, MOST_VALUES, before, dtype_among, name_of, number_of
 
+FLOAT32 = jnp.dtype("float32")
 OTHER = {"softmax": "log_softmax", "log_softmax": "softmax"}
 
 
@@ -31,7 +32,11 @@ def source_of(operand: Any, aval: Any, axis: int, functions: Any) -> tuple[Any, 
     """What logits are a float32 copy of, or a number and what it multiplied to make them."""
     cast = cast_before(operand, aval)
     if cast is not None:
-        return before(cast[0].operands[0], {BARRIER}), 1.0
+        (source,) = cast[0].operands
+        # Which `rounded` put behind it.
+        while name_of(source.owner) == BARRIER and len(source.owner.operands) == 1:
+            (source,) = source.owner.operands
+        return source, 1.0
     asked = {"explicit": False, "biased": False, "readers": math.inf}
     found = affine_before(operand, axis, functions, **asked)
     return found.logits, found.scale
@@ -43,7 +48,8 @@ def other_of(
     """The softmax, where `op` is log-softmax, or this where that is, and the array that it is of.
 
     It has that `dtype`, and was made here, of logits that were made as this operand was: by XLA's
-    code, or by a kernel that something stands in for.
+    code, or by a kernel that something stands in for. A log-softmax that XLA's code makes in 16
+    bits, in one of several forms, is not found.
     """
     point: Any = mlir.ir.InsertionPoint
     here, source = point.current.block, source_of(operand, aval, axis, functions)
@@ -51,14 +57,14 @@ def other_of(
     found = [pair for v in copies for pair in _written(v, op, source[1], axis)]
     for logits in _likely(operand, copies):
         if source_of(logits, aval, axis, functions) == source:
-            found += ((v, logits) for v in _made(logits, op, axis, functions))
+            found += ((v, logits) for v in _made(logits, op, axis, dtype, functions))
     like = mlir.ir.RankedTensorType.get(operand.type.shape, mlir.dtype_to_ir_type(dtype))
     alike = (pair for pair in found if pair[0].type == like)
     return next((pair for pair in alike if point(pair[0].owner).block == here), None)
 
 
 def _written(logits: Any, op: str, scale: float, axis: int) -> Iterator[tuple[Any, Any]]:
-    """What stands in for what a kernel wrote."""
+    """What stands in for what a kernel wrote, which nothing does where that was asked for."""
     for result in _results(logits, "stablehlo.custom_call"):
         if target_of(result.owner) != OTHER[op]:
             continue
@@ -77,15 +83,16 @@ def _likely(operand: Any, copies: list[Any]) -> Iterator[Any]:
             yield from (v for v in _results(copy, f"stablehlo.{name}") if v.type == operand.type)
 
 
-def _made(logits: Any, op: str, axis: int, functions: Any) -> Iterator[Any]:
-    """By XLA's code."""
-    wide = [logits, *_results(logits, "stablehlo.convert")]
+def _made(logits: Any, op: str, axis: int, dtype: Any, functions: Any) -> Iterator[Any]:
+    """By XLA's code, which computes in float32."""
+    copies = [logits, *_results(logits, "stablehlo.convert")]
+    wide = (v for v in copies if _is_float32(v))
     for difference in (d for v in wide for d in differences_from(v)):
         if op == "softmax":
             found = (
                 v
                 for v in differences_from(difference)
-                if is_log_softmax(v, axis) or axis_of_pairs(v, functions) == axis
+                if is_log_softmax(v, axis) or is_of_pairs_along(v, axis, functions)
             )
         else:
             found = (
@@ -93,14 +100,15 @@ def _made(logits: Any, op: str, axis: int, functions: Any) -> Iterator[Any]:
                 for e in _results(difference, "stablehlo.exponential")
                 for name in ("divide", "multiply")
                 for v in _results(e, f"stablehlo.{name}")
-                if _is_softmax(v, e, difference, axis)
+                if _is_softmax(v, e, difference, axis, functions)
             )
         for value in found:
-            results = value, *_results(value, "stablehlo.convert")
-            yield from () if any(map(is_asked, results)) else results
+            rounded = _results(value, "stablehlo.convert")
+            if not any(map(is_asked, (value, *rounded))):
+                yield from [value] if dtype.itemsize == 4 else rounded
 
 
-def _is_softmax(result: Any, e: Any, difference: Any, axis: int) -> bool:
+def _is_softmax(result: Any, e: Any, difference: Any, axis: int, functions: Any) -> bool:
     """Whether it is a quotient of those exponentials and their sums, as `_reference.softmax` has.
 
     Or by pairs.
@@ -108,26 +116,25 @@ def _is_softmax(result: Any, e: Any, difference: Any, axis: int) -> bool:
     numerator, factor = result.owner.operands
     if numerator != e:
         return False
-    factor = before(factor, RESHAPING | SPREADING)
+    op, values = made_of_rows(result, functions) or ("", None)
+    if values is not None:
+        return op == "softmax" and values.axis == axis
     if name_of(result.owner) == "stablehlo.multiply":
-        if axis_of_rows(factor) == axis:
-            largest = before(difference.owner.operands[1], RESHAPING | SPREADING)
-            return axis_of_rows(largest) == axis
-        if name_of(factor.owner) != "stablehlo.divide" or number_of(factor.owner.operands[0]) != 1:
+        inverse = before(factor, SPREADING).owner
+        if name_of(inverse) != "stablehlo.divide" or number_of(inverse.operands[0]) != 1:
             return False
-        factor = factor.owner.operands[1]
-    return _is_sum(factor, e, axis) and is_shifted(difference, axis)
+        factor = inverse.operands[1]
+    terms = summed(factor, axis)
+    return terms is not None and terms == e and is_shifted(difference, axis)
 
 
-def _is_sum(value: Any, of: Any, axis: int) -> bool:
-    terms = reduced(value, axis)
-    if terms is None or terms != of:
-        return False
-    (adds, *_) = before(value, SPREADING).owner.regions[0].blocks[0].operations
-    return name_of(adds) == "stablehlo.add"
+def _is_float32(value: Any) -> bool:
+    return dtype_among([FLOAT32], value) is not None
 
 
 def _results(value: Any, operation: str) -> list[Any]:
-    """What such operations, of the first ones that read an array, made of it alone or first."""
+    """What such operations, of the last ones that read an array, made of it, each one array."""
     readers = [use.owner for use, _ in zip(value.uses, range(MOST_VALUES), strict=False)]
-    return [r.results[0] for r in readers if name_of(r) == operation]
+    made = [r for r in readers if name_of(r) == operation]
+    several = {"stablehlo.custom_call"}  # a workspace is one more
+    return [r.results[0] for r in made if len(r.results) == 1 or operation in several]

@@ -139,12 +139,14 @@ STORED = (
 REDUCED = {33: 3, 64: 4, 264: 4, 256: 3, 1000: 3}
 # Columns of a loss that is made of log-softmax.
 DIFFERENTIATED = (1000, 1001, 4096, 8192)
+# And of its exponentials, which XLA:GPU would store: columns, and the logits' dtype.
+ANEW = ((64, "bfloat16"), (1000, "bfloat16"), (4096, "bfloat16"))
 # Softmax and log-softmax of the same logits: columns, their dtype, whether one kernel makes values.
 TOGETHER = (
     (64, "bfloat16", True),
     (512, "float32", True),
     (1001, "float32", True),
-    (4096, "bfloat16", True),
+    (128, "bfloat16", True),
     (8192, "float32", True),
     (512, "float32", False),
 )
@@ -766,6 +768,16 @@ def differentiated(mesh, columns) -> dict:
     return both_passes_of(loss, mesh, columns, "float32")
 
 
+def anew(mesh, columns, dtype) -> dict:
+    """An entropy of log-softmax in float32, and a divergence from another one."""
+
+    def loss(library, x, other):
+        p, q = (library.log_softmax(v.astype("float32")) for v in (other, x))
+        return (jnp.exp(p) * (p - q)).sum() - (jnp.exp(q) * q).sum()
+
+    return both_passes_of(loss, mesh, columns, dtype)
+
+
 def together(mesh, columns, dtype, by_pairs) -> dict:
     """An entropy of softmax and log-softmax in float32, `by_pairs` or of one that was asked for."""
     asked = {} if by_pairs else {"implementation": "xla"}
@@ -947,6 +959,7 @@ def main() -> None:
         programs["few digits"] = do(few_digits, one)
         programs["writers"] = do(writers, one)
         programs["differentiated"] = {n: do(differentiated, one, n) for n in DIFFERENTIATED}
+        programs |= {f"anew, {case}": do(anew, one, *case) for case in ANEW}
         programs |= {f"together, {case}": do(together, one, *case) for case in TOGETHER}
         programs["reductions"] = {n: do(reductions, one, n) for n in REDUCED}
         programs |= {f"reread, {case}": do(reread, one, *case) for case in REREAD}

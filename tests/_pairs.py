@@ -8,23 +8,25 @@ from jax.interpreters import mlir
 from jax_softmax import _lowering, _neighbours, _reference
 from jax_softmax._operations import name_of
 
-NAME = "jax_softmax.row_pairs"
+NAME = "plain.row_pairs"
 
 
 def _lower(ctx, x, *, axis, log_sums, scale, **params):
     """A composite, which has a name and attributes as the call has."""
     plain = partial(_reference.row_pairs, log_sums=log_sums, scale=scale, values=len(ctx.avals_out))
-    composite = jax.lax.composite(lambda x, axis: plain(x), NAME)
-    return mlir.lower_fun(lambda x: composite(x, axis=axis), multiple_results=True)(ctx, x)
+    composite = jax.lax.composite(lambda x, **told: plain(x), NAME)
+    told = {"axis": axis, "log_sums": log_sums}
+    return mlir.lower_fun(lambda x: composite(x, **told), multiple_results=True)(ctx, x)
 
 
-def _told_of_rows(values):
+def _told_of_rows(call):
     # A composite's own `name` is what it is called.
-    made_by = getattr(values.owner, "operation", None)
+    made_by = getattr(call, "operation", None)
     if name_of(made_by) != "stablehlo.composite":
         return None
     told = made_by.attributes["composite_attributes"]
-    return told["axis"].value, len(made_by.results)
+    kinds = _neighbours.kinds_of_rows(told["log_sums"].value, len(made_by.results))
+    return told["axis"].value, kinds
 
 
 def know_pairs(monkeypatch) -> None:

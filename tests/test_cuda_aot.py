@@ -12,6 +12,7 @@ import pytest
 from _cuda_programs import (
     ABSMAX,
     ALONE,
+    ANEW,
     ATTENTION,
     BIASES,
     CASES,
@@ -249,6 +250,13 @@ def test_a_log_softmax_that_is_reduced_is_in_no_memory(columns, programs):
     # The call; what both passes reduce by rows; the elements of the gradient; the loss, in two.
     assert ours <= 6 and ours <= others + 2
     assert made["temporaries"] < 0.25  # two values for each row, and sums
+
+
+@pytest.mark.parametrize("case", ANEW, ids=str)
+def test_exponentials_of_a_log_softmax_that_is_reduced_are_in_no_memory(case, programs):
+    made = programs[f"anew, {case}"]
+    assert made["calls"] == [2, 2]
+    assert made["temporaries"] < 0.25
 
 
 @pytest.mark.parametrize("case", TOGETHER, ids=str)

@@ -698,3 +698,46 @@ def test_two_results_of_the_same_logits(platform):
         return [made.count(f'custom_call_target="jax_softmax.{op}.') for op in FOUND]
 
     assert count(jax.grad(loss)) == [int(platform == "cuda"), 0]
+
+
+def is_anew(read, x, *others):
+    """Whether the last step of a loss's gradient has anew what it is made of."""
+
+    def loss(x, *others):
+        return read(jax_softmax.log_softmax(x.astype("float32")), *others).sum()
+
+    return "stablehlo.clamp" in jax.jit(jax.value_and_grad(loss)).lower(x, *others).as_text()
+
+
+def test_exponentials_that_are_summed_are_made_anew(platform):
+    """In float32 where the tangent has any, of 16 bits always."""
+    wide, narrow = (jax.ShapeDtypeStruct((300, 512), jnp.dtype(d)) for d in ("float32", "bfloat16"))
+    entropy = lambda y: jnp.exp(y) * y  # noqa: E731
+    assert is_anew(entropy, wide) and is_anew(entropy, narrow)
+    assert is_anew(jnp.multiply, narrow, wide) and not is_anew(jnp.multiply, wide, wide)
+    assert not is_anew(entropy, wide.update(shape=(300, 1024)))  # which XLA may sum slowly
+    assert is_anew(entropy, narrow.update(shape=(300, 1024)))
+
+
+@pytest.mark.parametrize("kind", ["log_softmax", "both"])
+def test_gradients_of_special_rows_made_anew(kind, platform, monkeypatch):
+    """As without: where a row holds NaN or +inf, or only -inf."""
+    x = rows("normal", (300, 1000)).astype("bfloat16")
+    x = x.at[3, 0].set(jnp.nan).at[5, 1].set(jnp.inf).at[7].set(-jnp.inf).at[9, :9].set(-jnp.inf)
+
+    def loss(x):
+        x = x.astype("float32")
+        y = jax_softmax.log_softmax(x)
+        return ((jax_softmax.softmax(x) if kind == "both" else jnp.exp(y)) * y).sum()
+
+    def gradient():
+        program = jax.jit(jax.value_and_grad(loss)).lower(x)
+        return "stablehlo.clamp" in program.as_text(), wide(program.compile()(x)[1])
+
+    anew, got = gradient()
+    monkeypatch.setattr(_choice, "makes_anew", lambda *args, **about: False)
+    jax.clear_caches()
+    kept, want = gradient()
+    assert anew and not kept
+    np.testing.assert_array_equal(np.isnan(got), np.isnan(want))
+    np.testing.assert_allclose(got, want, rtol=2e-2, atol=1e-5)

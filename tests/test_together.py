@@ -65,7 +65,9 @@ def logits(shape, dtype, kind="normal"):
 
 def calls_of_rows(program):
     """Of the kernel, or on the CPU what stands for it."""
-    return len(re.findall(r'(custom_call @|composite ")jax_softmax\.row_pairs', program.as_text()))
+    return len(
+        re.findall(r'(custom_call @jax_softmax|composite "plain)\.row_pairs', program.as_text())
+    )
 
 
 @pytest.mark.parametrize("kind", ["normal", "peaked"])
@@ -229,30 +231,104 @@ def test_a_teacher_that_was_asked_for(found):
     assert calls(implementation="xla") == 1
 
 
-def test_what_only_looks_like_a_softmax(found):
-    """Exponentials over their maximum, or of what is less their minimum along another axis."""
+def shifted(x, **options):
+    return x - jnp.max(x, -1, initial=-jnp.inf, **{"keepdims": True} | options)
+
+
+LOOKALIKES = {  # what is as softmax, or log-softmax, but of one thing
+    "over the maximum": lambda x: (e := jnp.exp(shifted(x))) / jnp.max(e, -1, keepdims=True),
+    "less others' maxima": lambda x: (e := jnp.exp(shifted(x.T).T)) / jnp.sum(e, -1, keepdims=True),
+    "less maxima of columns": lambda x: (
+        (e := jnp.exp(shifted(x, keepdims=False))) / jnp.sum(e, -1, keepdims=True)
+    ),
+    "less 200 or more": lambda x: (
+        (e := jnp.exp(x - jnp.maximum(jnp.max(x, -1, keepdims=True), 200)))
+        / jnp.sum(e, -1, keepdims=True)
+    ),
+    "over others' sums": lambda x: (e := jnp.exp(shifted(x))) / jnp.sum(e, 0, keepdims=True),
+    "over sums of columns": lambda x: (e := jnp.exp(shifted(x))) / jnp.sum(e, -1),
+    "over more than the sum": lambda x: (
+        (e := jnp.exp(shifted(x))) / jnp.sum(e, -1, keepdims=True, initial=1.0)
+    ),
+    "in 16 bits": lambda x: (
+        (e := jnp.exp(shifted(x.astype("bfloat16")))) / jnp.sum(e, -1, keepdims=True)
+    ).astype("float32"),
+    "other logarithm": lambda x: (d := shifted(x)) - jnp.log1p(jnp.exp(d).sum(-1, keepdims=True)),
+}
+
+
+@pytest.mark.parametrize("kind", LOOKALIKES)
+def test_what_only_looks_like_a_softmax(kind, found):
     x = logits((512, 512), "float32")
+    f, names = LOOKALIKES[kind], ("log_softmax", "softmax")
+    name = names[kind == "other logarithm"]
 
-    def over_maximum(x):
-        e = jnp.exp(x - jnp.max(x, -1, keepdims=True, initial=-jnp.inf))
-        return e / jnp.max(e, -1, keepdims=True)
+    def loss(library):
+        return lambda x: (f(x) * getattr(library, name)(x)).sum()
 
-    def along_another(x):
-        e = jnp.exp(x - jnp.max(x, 0, keepdims=True, initial=-jnp.inf))
-        return e / jnp.sum(e, -1, keepdims=True)
-
-    def of_another_sum(x):
-        e = jnp.exp(x - jnp.max(x, -1, keepdims=True, initial=-jnp.inf))
-        return e / jnp.sum(e, 0, keepdims=True)
-
-    def less_a_number(x):
-        d = x - jnp.max(x, -1, keepdims=True, initial=-jnp.inf)
-        return d - jnp.log1p(jnp.sum(jnp.exp(d), -1, keepdims=True))
-
-    for f in (over_maximum, along_another, of_another_sum):
-        jax.jit(lambda x, f=f: (f(x) * jax_softmax.log_softmax(x)).sum()).lower(x)
-    jax.jit(lambda x: (less_a_number(x) * jax_softmax.softmax(x)).sum()).lower(x)
+    (got, gradient), (want, others) = (
+        jax.jit(jax.value_and_grad(loss(library)))(x) for library in (jax_softmax, jax.nn)
+    )
     assert found == []
+    np.testing.assert_allclose(got, want, rtol=1e-5)
+    digits = 2e-2 if kind == "in 16 bits" else 1e-5
+    np.testing.assert_allclose(gradient, others, atol=digits * np.abs(others).max())
+
+
+SOURCES = {  # what logits are that are made of others by a softmax, or the like
+    "softmax": lambda nn, x: nn.softmax(x),
+    "log-softmax along another axis": lambda nn, x: nn.log_softmax(x, -2),
+    "less the others' maximum": lambda nn, x: x - x.max(-2, keepdims=True, initial=-jnp.inf),
+    "transposed": lambda nn, x: jnp.swapaxes(nn.softmax(x @ x.T), -1, -2),
+}
+
+
+@pytest.mark.parametrize("kind", SOURCES)
+def test_logits_that_are_made_of_others(kind, found):
+    """As a softmax of a matrix product, which XLA may have with what reads it."""
+    q, k = logits((2100, 8), "float32"), logits((64, 8), "float32")
+
+    def loss(library, q, k):
+        x = SOURCES[kind](library, q @ k.T)
+        return -(library.softmax(x) * (library.log_softmax(x) - 0.5)).sum(-1).mean()
+
+    (got, gradients), (want, others) = (
+        jax.jit(jax.value_and_grad(partial(loss, library), (0, 1)))(q, k)
+        for library in (jax_softmax, jax.nn)
+    )
+    assert found == ["log_softmax"]
+    np.testing.assert_allclose(got, want, rtol=1e-5)
+    for gradient, other in zip(gradients, others, strict=True):
+        np.testing.assert_allclose(gradient, other, atol=2e-5 * np.abs(other).max())
+
+
+def test_two_results_of_a_barrier(found):
+    a, b = logits((600, 512), "bfloat16"), logits((600, 512), "bfloat16", "peaked")
+
+    def loss(library, a, b):
+        a, b = jax.lax.optimization_barrier((a, b))
+        p, logs = library.softmax(a.astype("float32")), library.log_softmax(b.astype("float32"))
+        return (p * logs).sum()
+
+    got, want = (jax.jit(partial(loss, library))(a, b) for library in (jax_softmax, jax.nn))
+    assert found == []
+    np.testing.assert_allclose(got, want, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["softmax", "log_softmax"])
+def test_float64_between(name, found):
+    with jax.enable_x64(True):
+        x = logits((600, 512), "float32")
+        other = {"softmax": "log_softmax", "log_softmax": "softmax"}[name]
+
+        def product(x):
+            wide = getattr(jax_softmax, name)(x, dtype="float64").astype("float32")
+            return (wide * getattr(jax_softmax, other)(x)).sum()
+
+        got = jax.jit(product)(x)
+    assert found == []
+    y = TRUTH["log_softmax"](wide(x), 1)
+    np.testing.assert_allclose(got, (np.exp(y) * y).sum(), rtol=1e-5)
 
 
 def test_what_they_are_within(found):
@@ -292,7 +368,7 @@ def test_second_derivatives(order, found):
 
 def test_what_else_is_read_of_them(found):
     """XLA's code has both where they are returned, or a number for each of many rows is kept."""
-    short, long = ((2**18 // n, n) for n in (64, 1024))
+    short, long = ((2**18 // n, n) for n in (64, 1000))
 
     def lowered(f, shape, *others):
         found.clear()
@@ -308,6 +384,7 @@ def test_what_else_is_read_of_them(found):
     assert lowered(jax.grad(lambda x: entropy(x).sum()), short) == 1
     assert lowered(lambda x: entropy(x).sum(), (2, 2**17)) == 0  # which one block has each
     assert lowered(lambda x: entropy(x).sum(), (10, 512)) == 0
+    assert lowered(lambda x: entropy(x).sum(), (256, 1024)) == 0  # which XLA may sum slowly
 
 
 @pytest.mark.gpu
