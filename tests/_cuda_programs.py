@@ -146,7 +146,6 @@ TOGETHER = (
     (64, "bfloat16", True),
     (512, "float32", True),
     (1001, "float32", True),
-    (128, "bfloat16", True),
     (8192, "float32", True),
     (512, "float32", False),
 )
