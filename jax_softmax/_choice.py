@@ -644,55 +644,29 @@ def makes_together(
     platform: str,
     *,
     differentiated: bool,
-    read: str | None,
-    by_rows: bool,
+    by_kernel: bool,
+    by_rows: bool = False,
+    read: str | None = None,
 ) -> bool:
     """Whether a kernel makes three values for each row, and XLA softmax and log-softmax of these.
 
-    They are of the same logits, of `dtype` where these were brought to another. `read` says how the
-    program seems to read what is not differentiated, as `choose` is told, and `by_rows` whether
-    there is another number for each row, that it returns or that may be part of what comes back.
+    They are of the same logits, of `dtype` where these were brought to another, and the first one
+    would be by a kernel, or is XLA's. `by_rows` says whether there is another number for each row,
+    that the program returns or that may be part of what comes back, `read` how it seems to read
+    what is not differentiated, as `choose` is told.
     """
+    rule = _rule_of_last(shape, axis, output_dtype, output_dtype, platform)
+    both = rule and rule.both.get((differentiated, dtype.itemsize, output_dtype.itemsize))
+    if not rule or not both or math.prod(shape) <= shape[axis] ** 2 // rule.split_columns:
+        return False  # or one block has each row
     if not differentiated and read in ("returned", "across", "converted"):
         return False
-    problem = shape, axis, dtype, output_dtype, platform
-    return _gain_together(*problem, differentiated=differentiated, by_rows=by_rows)
-
-
-def may_be_together(
-    shape: tuple[Any, ...],
-    axis: int,
-    dtype: Any,
-    output_dtype: Any,
-    platform: str,
-    *,
-    differentiated: bool,
-) -> bool:
-    """Whether they may, where a kernel would make the first one."""
-    problem = shape, axis, dtype, output_dtype, platform
-    timed = output_dtype.itemsize == 4 or not differentiated
-    last = axis == len(shape) - 1
-    return timed and last and _gain_together(*problem, differentiated=differentiated)
-
-
-def _gain_together(
-    shape: tuple[Any, ...],
-    axis: int,
-    dtype: Any,
-    output_dtype: Any,
-    platform: str,
-    *,
-    differentiated: bool,
-    by_rows: bool = False,
-) -> bool:
-    rule = _rule_of_last(shape, axis, output_dtype, output_dtype, platform)
-    if rule is None or math.prod(shape) <= shape[axis] ** 2 // rule.split_columns:
-        return False  # one block has each row
-    both = rule.both.get((differentiated, dtype.itemsize, output_dtype.itemsize))
-    columns, size = shape[axis], dtype.itemsize
-    if both is None or columns == both.but:
+    moved = axis != len(shape) - 1
+    if by_kernel and (moved or (differentiated and output_dtype.itemsize == 2)):
         return False
-    return _least_columns(both.fewest, columns, size, by_rows=by_rows) <= columns <= both.most
+    columns = shape[axis]
+    least = _least_columns(both.fewest, columns, dtype.itemsize, by_rows=by_rows)
+    return columns != both.but and least <= columns <= both.most
 
 
 def makes_anew(

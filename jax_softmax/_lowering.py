@@ -170,8 +170,9 @@ def register_seeing(
                 y, t = operands[:2]
                 shape = avals[0].shape, params["axis"]
                 sizes = 2 if is_read_narrow(y) else 4, avals[0].dtype.itemsize
-                about = {"values": values, "exponentials": has_exponentials(t)}
-                anew = _choice.makes_anew(*shape, *sizes, here, **about)
+                exponentials = has_exponentials(t)
+                choose = partial(_choice.makes_anew, values=values, exponentials=exponentials)
+                anew = choose(*shape, *sizes, here)
                 made = made_again(ctx, [y, t]) if anew else [y, t]
                 return Seen("of pairs"), list(zip(avals[:2], made, strict=True))
             # What a kernel wrote XLA reads, whatever the tangent was.
@@ -696,9 +697,8 @@ def _lower(
     results = function(loaded[0], *loaded[1])
     problem = types[0].shape, params["axis"], types[0].dtype, params["dtype"], here
     free = op in _choice.FORWARD and backend is None and not batch_invariant and alone
-    if free and _choice.may_be_together(*problem, differentiated=differentiated):
-        return [stand_in(results[0])]
-    return results
+    of_kernel = partial(_choice.makes_together, differentiated=differentiated, by_kernel=True)
+    return [stand_in(results[0])] if free and of_kernel(*problem) else results
 
 
 def _lower_by_pairs(
@@ -768,10 +768,15 @@ def _made_together(
         way = likely_read(operand, axis, dtype, functions, [other])
         way = "returned" if are_returned(operand, dtype) else way
     problem = aval.shape, axis, narrow, dtype, here
-    about = {"differentiated": differentiated, "read": way, "by_rows": by_rows}
-    if not _choice.makes_together(*problem, **about) or (narrow.itemsize == 2 and scale != 1):
+    is_faster = _choice.makes_together(
+        *problem,
+        differentiated=differentiated,
+        by_kernel=is_call(other),
+        by_rows=by_rows,
+        read=way,
+    )
+    if not is_faster or (narrow.itemsize == 2 and scale != 1):
         return None
-
     divides = name_of(other.owner) == "stablehlo.divide"
 
     def both(x: jax.Array) -> tuple[jax.Array, jax.Array]:
