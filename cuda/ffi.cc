@@ -106,7 +106,7 @@ ffi::Error RunPairs(cudaStream_t stream, int32_t ordinal, ffi::RemainingArgs arg
   }
   PairsOfRows pairs{seconds->untyped_data(), log_sums ? OpKind::kLogSoftmax : OpKind::kSoftmax};
   if (more.size() > 0) {
-    const auto factors = more.get<ffi::AnyBuffer>(0);
+    auto factors = more.get<ffi::AnyBuffer>(0);
     if (factors.has_error()) return factors.error();
     if (!log_sums || !AreAlike(out, *factors)) {
       return Invalid(kOp, "has a third value for each row beside log-softmax's two, of their type");

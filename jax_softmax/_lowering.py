@@ -60,6 +60,7 @@ from ._reference import (
     FEWEST_OF_PARTS,
     ONE_KERNEL,
     ONE_KERNEL_ALONE,
+    as_stored,
     compute_dtype,
     is_last,
     is_one_kernel,
@@ -762,7 +763,11 @@ def _made_together(
     if found is None or is_fused(source, functions) is not False:
         return None
     other, logits = found
-    narrow = dtype_among(NARROW, source) or aval.dtype
+    by_kernel = is_call(other)
+    # What a kernel read it reads again; XLA's code may have made a copy of that.
+    cast = None if by_kernel else cast_before(logits, aval)
+    read = logits if by_kernel else source
+    narrow = dtype_among(NARROW, read) or aval.dtype
     way, by_rows = None, are_rows_kept(operand, axis)
     if not differentiated:
         way = likely_read(operand, axis, dtype, functions, [other])
@@ -771,7 +776,7 @@ def _made_together(
     is_faster = _choice.makes_together(
         *problem,
         differentiated=differentiated,
-        by_kernel=is_call(other),
+        by_kernel=by_kernel,
         by_rows=by_rows,
         read=way,
     )
@@ -780,6 +785,7 @@ def _made_together(
     divides = name_of(other.owner) == "stablehlo.divide"
 
     def both(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+        x = as_stored(x) if cast is None else x
         wide = {"dtype": jnp.dtype("float32"), "log_sums": True}
         shifted, log_sum, factor = _of_rows(row_triples_p, x, axis=axis, scale=scale, **wide)
         y, log = jnp.exp(shifted) * factor, shifted - log_sum
@@ -787,15 +793,12 @@ def _made_together(
         return y.astype(dtype), log.astype(dtype)
 
     with mlir.ir.InsertionPoint(other.owner):
-        cast = cast_before(logits, aval)
-        read = logits if is_call(other) else source
-        if cast is not None:
-            read = rounded(cast[0], logits)
+        read = read if cast is None else rounded(cast[0], logits)
         like = aval.update(dtype=dtype)
         ctx = ctx.replace(avals_in=[aval.update(dtype=narrow)], avals_out=[like, like])
         made = mlir.lower_fun(both, multiple_results=True)(ctx, read)
         this, that = made if op == "softmax" else reversed(made)
-        _make_like(other, stand_in(that) if is_call(other) else that)
+        _make_like(other, stand_in(that) if by_kernel else that)
     return this
 
 
@@ -934,7 +937,7 @@ def _made_as_read(
 
 def _make_like(result: Any, other: Any) -> None:
     """Has what made an array read what an operation of its kind, which is erased, does."""
-    assert name_of(result.owner) == name_of(other.owner)
+    assert name_of(result.owner) == name_of(other.owner) and result.type == other.type
     for number, operand in enumerate(other.owner.operands):
         result.owner.operands[number] = operand
     other.owner.erase()

@@ -104,7 +104,7 @@ def is_log_softmax(value: Any, axis: int) -> bool:
     difference, log_sum = _operands(value, "subtract", 2)
     if not is_shifted(difference, axis):
         return False
-    (sums,) = _operands(_rows_behind(log_sum, axis), "log_plus_one", 1)
+    (sums,) = _operands(rows_behind(log_sum, axis), "log_plus_one", 1)
     of_rest, less_one = _operands(sums, "add", 2)
     of_ones, one = _operands(less_one, "subtract", 2)
     if one is None or number_of(one) != 1:
@@ -120,7 +120,7 @@ def is_shifted(difference: Any, axis: int) -> bool:
     x, spread = _operands(difference, "subtract", 2)
     if x is None:
         return False
-    largest = _operands(_rows_behind(spread, axis), "maximum", 2)
+    largest = _operands(rows_behind(spread, axis), "maximum", 2)
     for least, maxima in (largest, reversed(largest)):
         if least is None or number_of(least) != -math.inf:
             continue
@@ -132,7 +132,7 @@ def is_shifted(difference: Any, axis: int) -> bool:
 
 def summed(value: Any, axis: int) -> Any | None:
     """Of what this has the sum along that axis alone, for each row of it."""
-    return _reduced(_rows_behind(value, axis), axis, "add", 0)
+    return _reduced(rows_behind(value, axis), axis, "add", 0)
 
 
 def _reduced(value: Any, axis: int, operation: str, first: float) -> Any | None:
@@ -147,9 +147,12 @@ def _reduced(value: Any, axis: int, operation: str, first: float) -> Any | None:
     return of if alike and along == [axis] and number_of(begin) == first else None
 
 
-def _rows_behind(value: Any, axis: int) -> Any | None:
-    """What has a number for each row that this is spread from along that axis, and nowhere else."""
-    if value is None:
+def rows_behind(value: Any, axis: int) -> Any | None:
+    """What has a number for each row that this is spread from along that axis, and nowhere else.
+
+    It may have that axis itself, of size 1.
+    """
+    if value is None or axis >= len(shape_of(value)):
         return None
     shape = shape_of(value)
     dimensions = list(range(len(shape)))
@@ -496,13 +499,13 @@ def made_of_rows(result: Any, functions: Any) -> tuple[str, OfRows] | None:
     _, spread_too = _operands(shifted, "subtract", 2)
     if spread_too is None:
         return None
-    largest, last = _of_rows(spread_too), _of_rows(spread)
+    largest, last = _value_of_rows(spread_too), _value_of_rows(spread)
     if largest is None or last is None or (largest.kind, last.kind) != ("largest", kind):
         return None
     return (op, last) if largest.call == last.call else None
 
 
-def _of_rows(spread: Any) -> OfRows | None:
+def _value_of_rows(spread: Any) -> OfRows | None:
     value = before(spread, RESHAPING | SPREADING)
     axis, kinds = _told_of_rows(value.owner) or (0, ())
     if not kinds:
@@ -633,7 +636,7 @@ def logits_within(result: Any, functions: Any) -> Any | None:
         if name_of(made_by) not in passed:
             return None
         value, *others = made_by.operands
-        if name_of(made_by) == "stablehlo.subtract" and _of_rows(others[0]) is not None:
+        if name_of(made_by) == "stablehlo.subtract" and _value_of_rows(others[0]) is not None:
             return None  # of pairs; behind these there may be another softmax
         if name_of(made_by) == "stablehlo.subtract" and _is_row_maximum(others[0], value):
             dtypes = {v.type.element_type for v in (value, result)}

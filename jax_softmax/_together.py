@@ -10,7 +10,6 @@ from jax.interpreters import mlir
 from ._affine import affine_before
 from ._casts import cast_before
 from ._neighbours import (
-    SPREADING,
     STAND_IN,
     TOLD,
     differences_from,
@@ -19,10 +18,11 @@ from ._neighbours import (
     is_of_pairs_along,
     is_shifted,
     made_of_rows,
+    rows_behind,
     summed,
     target_of,
 )
-from ._operations import BARRIER, MOST_VALUES, before, dtype_among, name_of, number_of
+from ._operations import BARRIER, MOST_VALUES, dtype_among, name_of, number_of
 
 FLOAT32 = jnp.dtype("float32")
 OTHER = {"softmax": "log_softmax", "log_softmax": "softmax"}
@@ -120,7 +120,7 @@ def _is_softmax(result: Any, e: Any, difference: Any, axis: int, functions: Any)
     if values is not None:
         return op == "softmax" and values.axis == axis
     if name_of(result.owner) == "stablehlo.multiply":
-        inverse = before(factor, SPREADING).owner
+        inverse: Any = getattr(rows_behind(factor, axis), "owner", None)
         if name_of(inverse) != "stablehlo.divide" or number_of(inverse.operands[0]) != 1:
             return False
         factor = inverse.operands[1]

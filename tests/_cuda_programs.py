@@ -789,6 +789,21 @@ def together(mesh, columns, dtype, by_pairs) -> dict:
     return both_passes_of(entropy, mesh, columns, dtype)
 
 
+def temperature(mesh) -> list:
+    """The calls of an entropy of a product in float32 times a number, of what kernels write."""
+    a, b = (
+        jax.ShapeDtypeStruct(shape, "bfloat16", sharding=NamedSharding(mesh, P()))
+        for shape in ((256, 64), (64, 32_000))
+    )
+
+    def entropy(a, b):
+        x = (a @ b).astype("float32") / 0.7
+        return -(jax_softmax.softmax(x) * jax_softmax.log_softmax(x)).sum(-1)
+
+    hlo = compiled(entropy, a, b)
+    return [count_calls(hlo), count_calls(hlo, "row_pairs")]
+
+
 def both_passes_of(loss, mesh, columns, dtype) -> dict:
     x = jax.ShapeDtypeStruct((ROWS, columns), dtype, sharding=NamedSharding(mesh, P()))
 
@@ -965,6 +980,7 @@ def main() -> None:
         programs |= {f"unwritten, {case}": do(unwritten, one, *case) for case in UNWRITTEN}
         programs |= {f"unread, {case}": do(unread, one, *case) for case in UNREAD}
         programs |= {f"stored, {case}": do(stored, one, *case) for case in STORED}
+        programs["temperature"] = do(temperature, one)
         programs["returned"] = do(returned, one)
         programs["loaded"] = do(loaded, one)
         programs["constrained"] = {n: do(constrained, meshes[n]) for n in DEVICES}

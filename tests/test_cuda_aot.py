@@ -271,6 +271,10 @@ def test_softmax_and_log_softmax_of_the_same_logits_are_of_one_call(case, progra
         assert made["calls"][1] == 0
 
 
+def test_a_product_in_float32_is_multiplied_by_the_kernel_of_both(programs):
+    assert programs["temperature"] == [1, 1]
+
+
 def test_what_a_kernel_made_of_16_bits_is_read_by_xlas_derivative(programs):
     assert programs["loaded"] == [1, 1]
 

@@ -17,8 +17,17 @@ from jax_softmax import _choice, _lowering
 SHAPES = [(8000, 18), (1100, 128), (2, 150, 512), (140, 1001), (40, 4096), (50, 8192), (60, 50_257)]
 HOW = [("float32", None), ("bfloat16", "cast"), ("float16", "dtype")]
 # No kernel keeps so short rows of 16 bits.
+CASES = [(shape, *how) for shape in SHAPES for how in HOW if shape[-1] > 18 or not how[1]]
+ANYWHERE = [  # a GPU has the others too
+    *(((n, columns), *HOW[0]) for n, columns in ((8000, 18), (40, 4096), (60, 50_257))),
+    *(((140, 1001), *HOW[1]), ((50, 8192), *HOW[1]), ((2, 150, 512), *HOW[2])),
+]
 each_case = pytest.mark.parametrize(
-    "shape, dtype, how", [(s, *how) for s in SHAPES for how in HOW if s[-1] > 18 or not how[1]]
+    "shape, dtype, how",
+    [
+        *ANYWHERE,
+        *(pytest.param(*case, marks=pytest.mark.gpu) for case in CASES if case not in ANYWHERE),
+    ],
 )
 
 
@@ -247,6 +256,7 @@ LOOKALIKES = {  # what is as softmax, or log-softmax, but of one thing
     ),
     "over others' sums": lambda x: (e := jnp.exp(shifted(x))) / jnp.sum(e, 0, keepdims=True),
     "over sums of columns": lambda x: (e := jnp.exp(shifted(x))) / jnp.sum(e, -1),
+    "times inverses of columns' sums": lambda x: (e := jnp.exp(shifted(x))) * (1 / jnp.sum(e, -1)),
     "over more than the sum": lambda x: (
         (e := jnp.exp(shifted(x))) / jnp.sum(e, -1, keepdims=True, initial=1.0)
     ),
@@ -313,6 +323,37 @@ def test_two_results_of_a_barrier(found):
     got, want = (jax.jit(partial(loss, library))(a, b) for library in (jax_softmax, jax.nn))
     assert found == []
     np.testing.assert_allclose(got, want, rtol=1e-5)
+
+
+@pytest.mark.parametrize("columns", [512, 10_000])
+@pytest.mark.parametrize("dtypes", [("float16", "bfloat16"), ("bfloat16", "float16")], ids=str)
+def test_16_bits_of_others(dtypes, columns, found):
+    """Which are what is read; also by a kernel that the first result was to be written by."""
+    a, b = logits((2**18 // columns, 32), dtypes[0]), logits((32, columns), dtypes[0])
+
+    def made(library, rounded):
+        wide = rounded.astype("float32")
+        first = library.softmax(rounded, dtype="float32") if library is jax_softmax else None
+        first = library.softmax(wide) if first is None else first
+        return -(first * library.log_softmax(wide)).sum(-1)
+
+    rounded = jax.jit(lambda a, b: (a @ b).astype(dtypes[1]))
+    got = jax.jit(lambda a, b: made(jax_softmax, (a @ b).astype(dtypes[1])))(a, b)
+    np.testing.assert_allclose(got, made(jax.nn, rounded(a, b)), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.gpu
+def test_a_temperature_of_a_product(found):
+    """In float32, of longer rows, which a kernel would multiply as it writes the first result."""
+    a, b = (jax.ShapeDtypeStruct(s, jnp.dtype("bfloat16")) for s in ((256, 64), (64, 32_000)))
+
+    def entropy_of(a, b):
+        return entropy((a @ b).astype("float32") / 0.7)
+
+    for f in (entropy_of, jax.grad(lambda a, b: entropy_of(a, b).sum())):
+        found.clear()
+        jax.jit(f).lower(a, b)
+        assert found == ["log_softmax"]
 
 
 @pytest.mark.parametrize("name", ["softmax", "log_softmax"])
