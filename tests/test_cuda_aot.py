@@ -261,12 +261,13 @@ def test_exponentials_of_a_log_softmax_that_is_reduced_are_in_no_memory(case, pr
 
 @pytest.mark.parametrize("case", TOGETHER, ids=str)
 def test_softmax_and_log_softmax_of_the_same_logits_are_of_one_call(case, programs):
-    made, (_, _, by_pairs) = programs[f"together, {case}"], case
+    made, (_, dtype, by_pairs) = programs[f"together, {case}"], case
     if by_pairs:
         assert made["calls"] == [1, 1]
         ours, others = made["kernels"]
         assert ours <= 6 and ours <= others + 2
-        assert made["temporaries"] < 0.25
+        # Of 16 bits XLA may store the exponentials, as the loss has a sum of its own.
+        assert dtype != "float32" or made["temporaries"] < 0.25
     else:
         assert made["calls"][1] == 0
 
