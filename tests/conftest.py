@@ -11,7 +11,10 @@ os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # pytest-xdist 
 
 import jax
 import pytest
+from _pairs import know_pairs
 from _support import CUDA_STRATEGIES, device_of, has_gpu, native_module
+
+from jax_softmax import _choice
 
 GPU = pytest.mark.gpu
 IMPLEMENTATIONS = [
@@ -56,3 +59,25 @@ def on_cpu():
     native_module("cpu")
     with jax.default_device(device_of("cpu")):
         yield
+
+
+@pytest.fixture
+def platform(backend, monkeypatch):
+    """A platform with the rule; on the CPU plain JAX stands for the kernels, and is known by it."""
+    monkeypatch.setattr(_choice, "RULES", {backend: _choice.RULES["cuda"]})
+    if backend == "cpu":
+        know_pairs(monkeypatch)
+    return backend
+
+
+@pytest.fixture(scope="module")
+def quickly_compiled():
+    """Where there is no GPU, LLVM optimises little of what a module compiles.
+
+    For those whose programs are many, and are calls of kernels and what puts these together.
+    """
+    name = "jax_disable_most_optimizations"
+    before = jax.config.values[name]
+    jax.config.update(name, not has_gpu())
+    yield
+    jax.config.update(name, before)

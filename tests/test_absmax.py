@@ -14,7 +14,7 @@ from jax.test_util import check_grads
 
 from jax_softmax import _primitives, absmax_quantize, absmax_scale
 
-pytestmark = pytest.mark.usefixtures("backend")
+pytestmark = pytest.mark.usefixtures("backend", "quickly_compiled")
 AXES = [-1, 0, 1, (0, 2), (2, 0), [1], None, ()]
 LARGEST = {"float8_e4m3fn": 448.0, "float8_e5m2": 57344.0, "int8": 127.0}
 BITS_AFTER_THE_FIRST = {"float8_e4m3fn": 3, "float8_e5m2": 2}

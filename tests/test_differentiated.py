@@ -12,7 +12,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from _pairs import know_pairs
 from _truth import FLAT_ULPS, TRUTH, assert_right, ulp, wide
 
 import jax_softmax
@@ -29,15 +28,6 @@ SHAPES += [pytest.param(shape, marks=pytest.mark.gpu) for shape in KERNELS]
 each_shape = pytest.mark.parametrize("shape", SHAPES, ids=str)
 # XLA has what is not reduced too.
 each_longer = pytest.mark.parametrize("shape", SHAPES[2:6], ids=str)
-
-
-@pytest.fixture
-def platform(backend, monkeypatch):
-    """A platform with the rule; on the CPU plain JAX stands for the kernels, and is known by it."""
-    monkeypatch.setattr(_choice, "RULES", {backend: _choice.RULES["cuda"]})
-    if backend == "cpu":
-        know_pairs(monkeypatch)
-    return backend
 
 
 def rows(kind: str, shape) -> jax.Array:

@@ -15,7 +15,7 @@ from jax import export
 from jax_softmax import _reductions, _reference, softmax_cross_entropy
 from jax_softmax import softmax_cross_entropy_with_integer_labels as cross_entropy
 
-pytestmark = pytest.mark.usefixtures("backend")
+pytestmark = pytest.mark.usefixtures("backend", "quickly_compiled")
 reference = optax.softmax_cross_entropy_with_integer_labels
 BOTH = (cross_entropy, reference)
 

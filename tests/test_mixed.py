@@ -17,21 +17,14 @@ PAIRS = [  # op, shape, axis
     ("softmax", (130, 16_384), 1),
     ("softmax", (140, 14_001), 1),
     ("softmax", (2, 70, 32_771), 2),
-    ("softmax", (140, 131_079), 1),  # a cluster's blocks for each row
     ("softmax", (140, 1, 16_384, 1), 2),
     ("log_softmax", (130, 16_384), 1),
     ("log_softmax", (50, 5001), 1),
     ("log_softmax", (3, 100, 4104), 2),
-    ("log_softmax", (140, 131_079), 1),
 ]
+# A cluster's blocks for each row; plain JAX has nothing else for these than for shorter ones.
+CLUSTERS = [pytest.param((op, (140, 131_079), 1), marks=pytest.mark.gpu) for op in FORWARD]
 each_op = pytest.mark.parametrize("op", FORWARD)
-
-
-@pytest.fixture
-def platform(backend, monkeypatch):
-    """A platform with the rule; on the CPU plain JAX stands for the kernels."""
-    monkeypatch.setattr(_choice, "RULES", {backend: _choice.RULES["cuda"]})
-    return backend
 
 
 def of_float32(op, x, axis=-1, **options):
@@ -65,7 +58,7 @@ KINDS = ("normal", "wide", "peaked", "two values", "constant")
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("case", PAIRS, ids=str)
+@pytest.mark.parametrize("case", [*PAIRS, *CLUSTERS], ids=str)
 def test_results_have_the_digits_of_float32(case, dtype, platform):
     op, shape, axis = case
     request = shape, axis, jnp.dtype(dtype), jnp.dtype("float32"), platform
@@ -97,7 +90,7 @@ def test_a_kernel_writes_many_that_a_program_returns(op):
 
 @each_op
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("columns", [16_384, 131_079])
+@pytest.mark.parametrize("columns", [16_384, pytest.param(131_079, marks=pytest.mark.gpu)])
 def test_special_rows(op, dtype, columns, platform):
     x = np.zeros((140, columns), "float32")
     x[0, 3], x[1, 5], x[2], x[3, 16_383] = np.nan, np.inf, -np.inf, -np.inf
@@ -112,7 +105,7 @@ def test_special_rows(op, dtype, columns, platform):
     assert np.isnan(y[:3]).all() and not np.isnan(y[3:]).any()
 
 
-@pytest.mark.parametrize("case", [*PAIRS[:3], *PAIRS[5:8]], ids=str)
+@pytest.mark.parametrize("case", [*PAIRS[:3], *PAIRS[4:]], ids=str)
 @pytest.mark.parametrize("back", [False, True], ids=["float32", "16 bits"])
 def test_derivatives(case, back, platform):
     op, shape, axis = case

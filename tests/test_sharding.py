@@ -25,6 +25,8 @@ from jax.sharding import PartitionSpec as P
 import jax_softmax
 from jax_softmax import _choice, _lowering
 
+pytestmark = pytest.mark.usefixtures("quickly_compiled")
+
 SHAPE = (16, 8, 24)
 # Every way to shard a 3-D array over a mesh ("a", "b") that leaves the softmax axis whole.
 CASES = [

@@ -17,7 +17,7 @@ from jax.test_util import check_grads
 
 import jax_softmax
 
-pytestmark = pytest.mark.usefixtures("backend")
+pytestmark = pytest.mark.usefixtures("backend", "quickly_compiled")
 NAMES = ["softmax", "log_softmax"]
 each_name = pytest.mark.parametrize("name", NAMES)
 TARGETS = (
