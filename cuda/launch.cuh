@@ -223,8 +223,7 @@ cudaError_t RunPairs(const Call& call, cudaStream_t stream, int* resident) {
     constexpr int kVector = kVectorBytes / sizeof(In);
     switch (plan.strategy) {
       case Strategy::kTile:
-        if constexpr (kScales) return LaunchTile<Op, Load, Store, false>(plan, rows, launch);
-        return cudaErrorInvalidValue;
+        return LaunchTile<Op, Load, Store, false>(plan, rows, launch);
       case Strategy::kWarp:
         return LaunchWarp<Op, Load, Store, kVector, true>(plan, launch);
       case Strategy::kRegisters:

@@ -897,9 +897,11 @@ constexpr int TileElements(const Problem& p) {
 }
 
 // Whether "tile" has kernels for these types: what is converted has results in places of their own,
-// along the last axis. With kernels for float16, too, five architectures would be over 40 MB.
+// along the last axis, but for rows' own values. With kernels for float16, too, five architectures
+// would be over 40 MB.
 constexpr bool HasTiles(const Problem& p) {
   if (p.dtype == p.out_dtype) return p.dtype != DataType::kF64;
+  if (p.in_pairs) return p.rows.inner == 1;
   const bool half = p.dtype == DataType::kF16 || p.out_dtype == DataType::kF16;
   return !half && p.inputs == 1 && p.rows.inner == 1 && !TakesTerms(p.op) && !IsPerRow(p.op);
 }
@@ -910,7 +912,7 @@ constexpr Plan TilePlan(const Problem& p, const Device& device, Plan plan) {
   if (!HasTiles(p)) {
     return Refuse(plan, "it takes elements of at most 32 bits, and converts few");
   }
-  const bool converts = p.dtype != p.out_dtype;
+  const bool converts = p.dtype != p.out_dtype && !IsPerRow(p.op);
   const int narrower = std::min(SizeOf(p.dtype), SizeOf(p.out_dtype));
   if (interleaved && TakesTerms(p.op)) {
     return Refuse(plan, "it takes masks and other terms along the last axis alone");
@@ -1682,6 +1684,7 @@ constexpr bool PrefersTile(const Problem& p) {
   const int64_t columns = p.rows.columns, longest = int64_t{kWarpLanes} * TileElements(p);
   if (!HasTiles(p) || columns > longest) return false;
   const bool is_short = columns <= kRegistersColumns;
+  if (p.in_pairs && SizeOf(p.dtype) == 2) return IsMasked(p);
   if (is_short && IsMasked(p)) return true;
   // What lanes exchange costs most: log-softmax of 1,024 bf16 columns to float32 ran at 0.84 of the
   // copy limit by "registers" and at 0.91 by "tile".

@@ -14,6 +14,7 @@ import numpy as np
 from jax.interpreters import mlir
 
 from . import _native
+from ._casts import NARROW
 from ._choice import FORWARD
 from ._neighbours import (
     TOLD,
@@ -22,6 +23,8 @@ from ._neighbours import (
     is_of_product,
     logits_here,
     maker_behind,
+    target_of,
+    writer_of,
 )
 from ._operations import (
     CONSTRAINTS,
@@ -229,11 +232,16 @@ def affine_of(result: Any, axis: int, functions: Any) -> Affine | None:
     """What a kernel, or XLA's code, made this softmax or log-softmax of right here; or None.
 
     Whatever else has read the product, or the sum. XLA's code made that of a matrix product of what
-    lies in memory.
+    lies in memory. A kernel may have read 16 bits to write float32.
     """
     logits = logits_here(result, functions)
     if is_call(result):
         scale = scale_within(result, functions)
+        call = writer_of(result)
+        if logits is None and target_of(call) in FORWARD and scale in (None, 1):
+            (read,) = call.operands
+            is_wide = dtype_among([jnp.dtype("float32")], result) is not None
+            logits = read if is_wide and dtype_among(NARROW, read) is not None else None
         if logits is not None:
             return Affine(logits, scale or 1.0)
         operands = list(result.owner.operands)

@@ -526,7 +526,7 @@ def made_as_read(
     fuses = by_kernel and fused and not (multiplied and before != "apart")
     again = comes_back and "reduced" in how
     if before == "widened":
-        reads = not by_kernel and {"picked", "reduced"} & set(how)
+        reads = {"picked", "reduced"} & set(how) and not (by_kernel and "unread" in how)
         return "pairs" if reads and _reduces_narrow(op, columns, rows, by_rows, rule) else None
     if again and not multiplied and keeps_picked(op, columns, dtype, platform, how=how):
         return "kernel" if before and not by_kernel else None
@@ -567,8 +567,9 @@ def _reduces_narrow(op: str, columns: int, rows: int, by_rows: bool, rule: Rule)
 
 def _least_columns(fewest: Fewest, columns: int, size: int, *, by_rows: bool) -> int:
     """The fewest columns, elements of so many bytes, of rows as these are."""
-    least = fewest.whole if columns * size % 16 == 0 else fewest.odd
-    return max(least, fewest.by_rows) if by_rows else least
+    if columns * size % 16 == 0:
+        return fewest.by_rows if by_rows else fewest.whole
+    return fewest.odd_by_rows if by_rows else fewest.odd
 
 
 def _rule_of_last(
@@ -666,7 +667,20 @@ def makes_together(
         return False
     columns = shape[axis]
     least = _least_columns(both.fewest, columns, dtype.itemsize, by_rows=by_rows)
-    return columns != both.but and least <= columns <= both.most
+    if not least <= columns <= both.most:
+        return False
+    return not _sums_slowly(rule, shape, axis, dtype.itemsize, differentiated=differentiated)
+
+
+def _sums_slowly(
+    rule: Rule, shape: tuple[Any, ...], axis: int, size: int, *, differentiated: bool
+) -> bool:
+    """Whether XLA's sums of all elements, made of logits of `size` bytes each, may be slow."""
+    slow, (columns, *others) = rule.slow_sums, (shape[axis], *shape[:axis], *shape[axis + 1 :])
+    if size != 4 or columns != slow.columns:
+        return False
+    fewest = slow.differentiated if differentiated else slow.forward
+    return not all(isinstance(d, int) for d in others) or math.prod(others) >= fewest
 
 
 def makes_anew(
@@ -684,9 +698,11 @@ def makes_anew(
     XLA's code makes these of so many `values` for each row, of logits of so many bytes that it
     reads, results of `size` bytes and tangents that there may be `exponentials` in.
     """
-    case = read, size, values
-    kinds = RULES[platform].anew if isinstance(shape[axis], int) else {}
-    return (exponentials or read == 2) and any_have(kinds, case, shape[axis])
+    rule, case = RULES[platform], (read, size, values)
+    kinds = rule.anew if isinstance(shape[axis], int) else {}
+    if not (exponentials or read == 2) or not any_have(kinds, case, shape[axis]):
+        return False
+    return not _sums_slowly(rule, shape, axis, read, differentiated=True)
 
 
 def keeps_masked(op: str, columns: Any, dtype: Any, platform: str, *, tiled: bool) -> bool:

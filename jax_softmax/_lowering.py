@@ -878,8 +878,14 @@ def _made_as_read(
     by_kernel, before = is_call(result), None
     plain = found.scale == 1 and found.bias is None and found.fill is None
     cast, narrow = (plain and cast_before(found.logits, aval)) or (None, None)
-    if cast is not None and is_fused(cast.operands[0], functions) is False:
+    source = found.logits if cast is None else cast.operands[0]
+    converts = found.logits.type != result.type  # a kernel that wrote it
+    if converts:
+        narrow = aval.update(dtype=dtype_among(NARROW, source))
+    if narrow is not None and is_fused(source, functions) is False:
         before = "widened"
+    elif converts:
+        return operands
     elif is_fused(found.logits, functions) is False:
         before = "apart" if found.bias is None else "biased"
     teachers, by_rows = beside(operands[1], result, axis, functions)
@@ -911,7 +917,7 @@ def _made_as_read(
         terms = [found.logits, *_terms_of(found)]
         if before == "widened":
             of_terms = ctx.replace(avals_in=[narrow], avals_out=[aval])
-            terms = [rounded(cast, found.logits)]
+            terms = [source if cast is None else rounded(cast, found.logits)]
         if maker == "pairs":
             (made,) = _lower_by_pairs(of_terms, terms, **request)
         elif maker == "xla":

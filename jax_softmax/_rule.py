@@ -64,11 +64,15 @@ class Fused(NamedTuple):
 
 
 class Fewest(NamedTuple):
-    """The fewest columns, of rows that are whole vectors, which kernels keep, and of others."""
+    """The fewest columns, of rows that are whole vectors, and of others.
+
+    And of both where a number for each row is part of what comes back.
+    """
 
     whole: int
-    by_rows: int  # of such, where a number for each row is part of what comes back
+    by_rows: int
     odd: int
+    odd_by_rows: int
 
 
 class Together(NamedTuple):
@@ -76,7 +80,14 @@ class Together(NamedTuple):
 
     fewest: Fewest
     most: int = 2**31
-    but: int = 0  # of so many columns XLA's sums of all rows' elements may be slow
+
+
+class Slow(NamedTuple):
+    """So many columns, and the fewest rows of them, forward and where there is a derivative."""
+
+    columns: int
+    forward: int
+    differentiated: int
 
 
 class Rows(NamedTuple):
@@ -223,7 +234,9 @@ class Rule(NamedTuple):
     # where such code reduces the result, or labels pick from it. Log-softmax with its gradient has
     # 1.45 times the speed so, 0.95 to 2.3 but where a number for each row is part of what comes
     # back: of fewer than 512 columns that has 0.78 to 0.91 (h200-widened-pairs.json). 16 and 24
-    # columns have 0.7 to 1.5.
+    # columns have 0.7 to 1.5. Of 10 to 999 columns that are no whole vectors 1.6, which XLA's code
+    # or a kernel had at 1.1 times jax.nn's speed, and 2.1 where a number for each row is part of
+    # what comes back, for 1.1 (h200-widened-odd.json).
     widened_read: dict[str, Fewest]
     # By whether the second one is differentiated, and the bytes of what logits are read from and of
     # the results: softmax and log-softmax of the same logits, of which a kernel makes three values
@@ -240,10 +253,14 @@ class Rule(NamedTuple):
     # by rows before, and would store float32 exponentials for it, and what reads more of them. Of
     # 16 bits in float32 this takes 0.66 to 0.77 of the time of entropies' gradients, and, from 512
     # columns on, of divergences' and of a soft actor-critic's, in float32 0.71 to 0.84 of
-    # entropies' and 0.79 to 1.02 of divergences', but up to 4 times as long of 32,768 rows of 1,024
-    # columns, a sum of all of which XLA:GPU makes by other tiles. Where there are no exponentials
-    # in the tangent it takes 1.0 to 1.15 times as long in float32 (h200-anew.json).
+    # entropies' and 0.79 to 1.02 of divergences'. Where there are no exponentials in the tangent it
+    # takes 1.0 to 1.15 times as long in float32 (h200-anew.json).
     anew: Kinds
+    # Float32 rows a sum of whose elements XLA:GPU makes by other tiles than of any others, up to 4
+    # times as slowly where these are made of values of each row. Of fewer rows what `both` and
+    # `anew` choose takes 0.45 to 0.57 of the time with gradients, as everywhere; forward 0.46 to
+    # 0.83, but 1.8 to 2.0 of a divergence's (h200-together-1024.json).
+    slow_sums: Slow
     # By the op and the bytes of an element: what a kernel writes the result of, and not XLA, where
     # what reads that reduces it, and what is made of it comes back to its derivative, XLA's; all
     # that XLA may do before it is to add a bias, which the kernel adds then. That is one pass over
@@ -406,8 +423,9 @@ class Rule(NamedTuple):
     # and 0.6 where it is kept, of whole vectors of 16 bits in float32, of which XLA has one kernel.
     # XLA sums what is made of two values for each row of 1,024 columns at a third of the speed, if
     # that is more than a product; divergences of 32, and sums of 8,192, it has in one kernel, too.
-    # Rows of 16 bits that are no whole vectors have 1.4 times the speed by kernels, XLA's code 0.8
-    # (h200-read-forward.json).
+    # Of 16 bits in float32, rows of 10 to 999 columns that are no whole vectors have 1.8 times the
+    # speed by pairs, and 1.3 by kernels or XLA's code; but 0.6 to 0.8, of 10, 12 and 100 columns,
+    # with a weighed sum for each row that is kept (h200-widened-odd.json).
     read: dict[tuple[str, str], Kinds]
     # Along another axis, read by elements with such an array, and with what XLA may fuse before it:
     # 0.76 to 0.94 of the time, or 1.08 of softmax of 64 bfloat16 columns (the same file).
@@ -498,11 +516,15 @@ LONGER_KERNELS: Kinds = {
 # without.
 LONGEST_ROWS = Rows(range(2**14 + 1, 2**31))
 PAIRS_OF_LONGEST_ROWS: Kinds = {("log_softmax", 4): (LONGEST_ROWS,)}
-# Of 16 bits in float32: those that kernels keep; others as long; those that XLA reads one by one,
-# or mostly; and those that it pads.
+# Of 16 bits in float32: whole vectors that kernels keep; shorter rows that are none; all as long;
+# and those that XLA pads.
 KEPT_NARROW = Rows(range(32, ONE_KERNEL + 1, 8))
+ODD_NARROW = (
+    Rows(range(11, 1000, 2)),
+    Rows(range(10, 1000, 4)),
+    Rows(range(12, 1000, 8)),
+)
 LONG_NARROW = Rows(range(1000, ONE_KERNEL + 1))
-SINGLE_NARROW = (Rows(range(17, 1000, 2)), Rows(range(250, 1000)))
 PADDED_NARROW = Rows(range(1032, ONE_KERNEL + 1, 8), less=0.8)
 
 # Of 16 bits in float32, the shortest: 4 and 8 fall into the same banks of a tile.
@@ -573,25 +595,26 @@ RULES = {
         widened_across={"log_softmax": 2**7, "softmax": 0},
         pairs={"softmax": Longer(14_000, 2**7), "log_softmax": Longer(ONE_KERNEL, 0)},
         pairs_read={("log_softmax", 4): Read(reduced=9, both=2**6, elements=2**9, picked=1000)},
-        widened_read={"log_softmax": Fewest(whole=2**5, by_rows=2**9, odd=1000)},
+        widened_read={"log_softmax": Fewest(2**5, by_rows=2**9, odd=10, odd_by_rows=10)},
         both={
             **dict.fromkeys(
                 [(d, 4, 4) for d in (False, True)],
-                Together(Fewest(whole=2**5, by_rows=2**9, odd=2**4), but=2**10),
+                Together(Fewest(2**5, by_rows=2**9, odd=2**4, odd_by_rows=2**9)),
             ),
             **dict.fromkeys(
                 [(d, 2, 4) for d in (False, True)],
-                Together(Fewest(whole=2**5, by_rows=2**9, odd=1000)),
+                Together(Fewest(2**5, by_rows=2**9, odd=10, odd_by_rows=10)),
             ),
             # Of odd rows XLA's code makes both, or kernels one and the other.
-            (True, 2, 2): Together(Fewest(2**5, by_rows=2**5, odd=2**31), most=2**8),
-            (False, 2, 2): Together(Fewest(1000, by_rows=1000, odd=2**31)),
+            (True, 2, 2): Together(Fewest(2**5, 2**5, odd=2**31, odd_by_rows=2**31), most=2**8),
+            (False, 2, 2): Together(Fewest(1000, 1000, odd=2**31, odd_by_rows=2**31)),
         },
         anew={
             (2, 4, 2): (Rows(range(1, 2**31)),),
             (2, 4, 3): (Rows(range(2**9, 2**31)),),
-            (4, 4, 2): (Rows(range(1, 2**10)), Rows(range(2**10 + 1, 2**31))),
+            (4, 4, 2): (Rows(range(1, 2**31)),),
         },
+        slow_sums=Slow(columns=2**10, forward=0, differentiated=2**15),
         reduced={
             ("softmax", 2): (Rows(range(16, ONE_KERNEL + 1, 8)),),
             ("softmax", 4): (Rows(range(2**7 + 1, ONE_KERNEL + 1)),),
@@ -896,19 +919,26 @@ RULES = {
         read={
             ("picked", "pairs"): {
                 ("log_softmax", 4): (Rows(range(9, 2**31)),),
-                ("log_softmax", 2, 4): (Rows(range(16, ONE_KERNEL + 1, 8)), LONG_NARROW),
-                ("softmax", 2, 4): (KEPT_NARROW,),
+                ("log_softmax", 2, 4): (
+                    Rows(range(16, ONE_KERNEL + 1, 8)),
+                    *ODD_NARROW,
+                    LONG_NARROW,
+                ),
+                ("softmax", 2, 4): (KEPT_NARROW, *ODD_NARROW),
             },
             ("picked", "kernel"): {
                 ("softmax", 2): (Rows(range(65, ONE_KERNEL + 1)),),
                 ("softmax", 4): (Rows(range(197, ONE_KERNEL + 1)),),
                 ("log_softmax", 2): (Rows(range(16, ONE_KERNEL + 1)),),
-                ("log_softmax", 2, 4): (Rows(range(17, 1000)),),
             },
             ("summed", "pairs"): {
                 ("log_softmax", 4): (Rows(range(16, 2**13)), Rows(range(2**13 + 1, 2**31))),
-                ("log_softmax", 2, 4): (Rows(range(16, ONE_KERNEL + 1, 8)), LONG_NARROW),
-                ("softmax", 2, 4): (KEPT_NARROW,),
+                ("log_softmax", 2, 4): (
+                    Rows(range(16, ONE_KERNEL + 1, 8)),
+                    *ODD_NARROW,
+                    LONG_NARROW,
+                ),
+                ("softmax", 2, 4): (KEPT_NARROW, *ODD_NARROW),
             },
             ("reduced", "pairs"): {
                 ("log_softmax", 4): (
@@ -916,7 +946,7 @@ RULES = {
                     Rows(range(600, 2000)),
                     Rows(range(ONE_KERNEL + 1, 2**31)),
                 ),
-                ("log_softmax", 2, 4): (PADDED_NARROW,),
+                ("log_softmax", 2, 4): (*ODD_NARROW, PADDED_NARROW),
             },
             ("reduced", "kernel"): {
                 ("log_softmax", 2): (
@@ -924,9 +954,7 @@ RULES = {
                     Rows(range(300, 2100)),
                     Rows(range(2100, ONE_KERNEL + 1), less=0.9),
                 ),
-                ("log_softmax", 2, 4): (Rows(range(17, 700, 2)),),
             },
-            ("summed", "kernel"): {("log_softmax", 2, 4): SINGLE_NARROW},
             ("reduced", "xla"): {
                 ("softmax", 2): (Rows(range(ONE_KERNEL + 1, 2**14 + 1)),),
                 ("softmax", 4): (Rows(range(ONE_KERNEL + 1, 2**14 + 1)),),
@@ -948,11 +976,9 @@ RULES = {
                 ("log_softmax", 2): (Rows(range(ONE_KERNEL + 1, 2**14 + 1), least=0.6),),
                 ("log_softmax", 4): (Rows(range(ONE_KERNEL + 1, 2**14 + 1)),),
             },
-            ("weighed", "kernel"): {("log_softmax", 2, 4): (Rows(range(17, 700, 2)),)},
-            ("weighed sum", "kernel"): {("log_softmax", 2, 4): SINGLE_NARROW},
             ("weighed", "pairs"): {
                 ("log_softmax", 4): (Rows(range(500, 2000)), LONGEST_ROWS),
-                ("log_softmax", 2, 4): (PADDED_NARROW,),
+                ("log_softmax", 2, 4): (Rows(range(17, 1000, 2)), PADDED_NARROW),
             },
             ("weighed sum", "pairs"): {
                 ("log_softmax", 4): (
@@ -960,8 +986,8 @@ RULES = {
                     Rows(range(2**5 + 1, 2**10)),
                     Rows(range(2**10 + 1, 2**31)),
                 ),
-                ("log_softmax", 2, 4): (KEPT_NARROW, LONG_NARROW),
-                ("softmax", 2, 4): (KEPT_NARROW,),
+                ("log_softmax", 2, 4): (KEPT_NARROW, *ODD_NARROW, LONG_NARROW),
+                ("softmax", 2, 4): (KEPT_NARROW, *ODD_NARROW),
             },
             ("across", "pairs"): {("log_softmax", 4): (Rows(range(ONE_KERNEL + 1, 2**31)),)},
             ("across", "kernel"): ACROSS,
@@ -1009,9 +1035,11 @@ RULES = {
             ("weighed", "log_softmax", 2): 2**21,
             ("weighed sum", "log_softmax", 4): 2**21,
             ("picked", "softmax", 2, 4): 2**21,
-            **dict.fromkeys(
-                itertools.product(("summed", "weighed sum"), FORWARD, (2,), (4,)), 2**21
-            ),
+            **{
+                (read, op, 2, 4): least
+                for read in ("summed", "weighed sum")
+                for op, least in (("softmax", 2**21), ("log_softmax", 2**19))
+            },
         },
         read_rows=2**6,
         fused_across={("softmax", 4): 2**7, ("log_softmax", 4): 2**8},

@@ -144,6 +144,7 @@ ANEW = ((64, "bfloat16"), (1000, "bfloat16"))
 # Softmax and log-softmax of the same logits: columns, their dtype, whether one kernel makes values.
 TOGETHER = (
     (64, "bfloat16", True),
+    (777, "bfloat16", True),
     (1001, "float32", True),
     (8192, "float32", True),
     (512, "float32", False),

@@ -146,7 +146,8 @@ def run_part(part: str) -> None:
     if part == "others":
         for columns in (12, 64, 777, 1500, 3000, 3001, 70_001):
             run_pairs(columns, "float32")
-        for columns, dtype in itertools.product((64, 264, 1001, 2000, 4096), DTYPES[2:]):
+        narrow = (10, 64, 100, 264, 333, 777, 1001, 2000, 4096)
+        for columns, dtype in itertools.product(narrow, DTYPES[2:]):
             run_pairs(columns, dtype)
     for dtype in DTYPES:
         for columns in TERMS_STRATEGIES.get(part, ()):
