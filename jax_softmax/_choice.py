@@ -260,14 +260,12 @@ def _widened(problem: Problem, seen: Context, rule: Rule) -> Choice | None:
     fuses |= op == "softmax" and too_few and not splits
     by_pairs = problem.is_last and columns > longer.columns and not too_few
     case = op, problem.dtype.itemsize, problem.width
-    many = elements > max(_least_read(seen, case, rule), rule.elements)
+    odd = columns * problem.dtype.itemsize % 16 != 0
+    many = elements > max(_least_read(seen, case, rule, odd=odd), rule.elements)
     makers = _makers_of_read(seen, case, columns, rule) if problem.is_last and many else set()
     if "pairs" in makers or (by_pairs and not fuses):
         why = "float32 made of 16 bits: a kernel reduces rows, XLA fuses what is made of them"
         return Choice(problem.platform, why, pairs=True)
-    if "kernel" in makers:
-        why = "float32 made of 16 bits: rows of whole vectors alone are the faster ones by XLA"
-        return Choice(problem.platform, why)
     if problem.is_derivative or fuses:
         why = "float32 made of 16 bits: XLA fuses that, and maybe the way back"
         return Choice("xla", why)
@@ -344,10 +342,11 @@ def _read(problem: Problem, seen: Context, rule: Rule) -> Choice | None:
     return None
 
 
-def _least_read(seen: Context, case: tuple[Any, ...], rule: Rule) -> int:
+def _least_read(seen: Context, case: tuple[Any, ...], rule: Rule, *, odd: bool = False) -> int:
     """Of so many elements, or fewer, it does not matter how they are read."""
-    of_rows = rule.read_least.get((seen.way, *case), 0)
-    return rule.read_least.get((seen.read, *case), of_rows)
+    cases = [(way, *case) for way in (seen.read, seen.way)]
+    cases = [*((*c, "odd") for c in cases), *cases] if odd else cases
+    return next((rule.read_least[c] for c in cases if c in rule.read_least), 0)
 
 
 def _makers_of_read(seen: Context, case: tuple[Any, ...], columns: int, rule: Rule) -> set[str]:

@@ -234,9 +234,9 @@ class Rule(NamedTuple):
     # where such code reduces the result, or labels pick from it. Log-softmax with its gradient has
     # 1.45 times the speed so, 0.95 to 2.3 but where a number for each row is part of what comes
     # back: of fewer than 512 columns that has 0.78 to 0.91 (h200-widened-pairs.json). 16 and 24
-    # columns have 0.7 to 1.5. Of 10 to 999 columns that are no whole vectors 1.6, which XLA's code
-    # or a kernel had at 1.1 times jax.nn's speed, and 2.1 where a number for each row is part of
-    # what comes back, for 1.1 (h200-widened-odd.json).
+    # columns have 0.7 to 1.5. Of 10 to 999 columns that are no whole vectors it has 1.7 times
+    # jax.nn's speed, and 2.0 where a number for each row is part of what comes back; by XLA's code,
+    # or kernels of some of these lengths, 1.0 and 1.1 (h200-widened-odd.json).
     widened_read: dict[str, Fewest]
     # By whether the second one is differentiated, and the bytes of what logits are read from and of
     # the results: softmax and log-softmax of the same logits, of which a kernel makes three values
@@ -244,9 +244,10 @@ class Rule(NamedTuple):
     # logits twice, and once more for the gradient; else each is made by whom it would be alone. In
     # geometric mean over seven lengths of three losses it has 1.6 and 1.4 times the speed, forward
     # and with gradients, in float32, 1.5 and 1.5 times of 16 bits in float32
-    # (h200-together-before.json, h200-together.json and -widened.json). Of fewer columns than 512
-    # where a number for each row is kept it takes up to 1.5 times as long, of 16 bits to 256
-    # columns without a derivative 1.6 to 1.8 times (h200-together-forms.json).
+    # (h200-together-before.json, h200-together.json and -widened.json), 2.3 and 2.5 times of rows
+    # of those that are no whole vectors (h200-widened-odd.json). Of fewer columns than 512 where a
+    # number for each row is kept whole vectors take up to 1.5 times as long, those of 16 bits to
+    # 256 columns without a derivative 1.6 to 1.8 times (h200-together-forms.json).
     both: dict[tuple[bool, int, int], Together]
     # By the bytes of what logits are read from and of the result, and how many values for each row
     # these are: the derivatives whose last step has all elements made anew. XLA:GPU has summed them
@@ -258,8 +259,9 @@ class Rule(NamedTuple):
     anew: Kinds
     # Float32 rows a sum of whose elements XLA:GPU makes by other tiles than of any others, up to 4
     # times as slowly where these are made of values of each row. Of fewer rows what `both` and
-    # `anew` choose takes 0.45 to 0.57 of the time with gradients, as everywhere; forward 0.46 to
-    # 0.83, but 1.8 to 2.0 of a divergence's (h200-together-1024.json).
+    # `anew` choose takes 0.44 to 0.57 of the time with gradients, as everywhere, and of two values
+    # 0.74 to 1.08; forward 0.41 to 0.83, but of a divergence 1.8 to 2.0
+    # (h200-together-1024.json).
     slow_sums: Slow
     # By the op and the bytes of an element: what a kernel writes the result of, and not XLA, where
     # what reads that reduces it, and what is made of it comes back to its derivative, XLA's; all
@@ -423,9 +425,10 @@ class Rule(NamedTuple):
     # and 0.6 where it is kept, of whole vectors of 16 bits in float32, of which XLA has one kernel.
     # XLA sums what is made of two values for each row of 1,024 columns at a third of the speed, if
     # that is more than a product; divergences of 32, and sums of 8,192, it has in one kernel, too.
-    # Of 16 bits in float32, rows of 10 to 999 columns that are no whole vectors have 1.8 times the
-    # speed by pairs, and 1.3 by kernels or XLA's code; but 0.6 to 0.8, of 10, 12 and 100 columns,
-    # with a weighed sum for each row that is kept (h200-widened-odd.json).
+    # Of 16 bits in float32, log-softmax of 10 to 999 columns that are no whole vectors has 1.8
+    # times jax.nn's speed by pairs, and 1.3 by kernels or XLA's code, softmax 1.5 and 1.0; but 0.6
+    # to 0.8, of 10, 12 and 100 columns, with a weighed sum for each row that is kept
+    # (h200-widened-odd.json; of fewer elements h200-widened-odd-few.json).
     read: dict[tuple[str, str], Kinds]
     # Along another axis, read by elements with such an array, and with what XLA may fuse before it:
     # 0.76 to 0.94 of the time, or 1.08 of softmax of 64 bfloat16 columns (the same file).
@@ -434,7 +437,8 @@ class Rule(NamedTuple):
     # or that a launch more is most of the time (benchmarks/results/h200-graph-cached-before.json,
     # -cached.json).
     cached: dict[tuple[str, int], tuple[Cached, ...]]
-    # At most so many elements of some, and so few rows of pairs, go by the other rules.
+    # At most so many elements of some, and so few rows of pairs, go by the other rules; fewer of
+    # "odd" rows, of 16 bits that are no whole vectors.
     read_least: dict[tuple[Any, ...], int]
     read_rows: int
     # With what XLA may fuse before it, forward, rows of any length are XLA's, and along another
@@ -1035,11 +1039,12 @@ RULES = {
             ("weighed", "log_softmax", 2): 2**21,
             ("weighed sum", "log_softmax", 4): 2**21,
             ("picked", "softmax", 2, 4): 2**21,
-            **{
-                (read, op, 2, 4): least
-                for read in ("summed", "weighed sum")
-                for op, least in (("softmax", 2**21), ("log_softmax", 2**19))
-            },
+            **dict.fromkeys(
+                itertools.product(("summed", "weighed sum"), FORWARD, (2,), (4,)), 2**21
+            ),
+            **dict.fromkeys(
+                [(read, "log_softmax", 2, 4, "odd") for read in ("summed", "weighed sum")], 2**19
+            ),
         },
         read_rows=2**6,
         fused_across={("softmax", 4): 2**7, ("log_softmax", 4): 2**8},
