@@ -41,6 +41,7 @@ def made_again(ctx: Any, values: Sequence[Any]) -> list[Any]:
         made_by, dtype = value.owner, dtype_among(WIDE, value)
         sources = _sources(value)
         is_copy = name_of(made_by) == "stablehlo.convert" and not any(map(_is_made, sources))
+        # An operation anew, of what is anew; but a float32 copy of what is in memory is as that is.
         if _is_made(value) and not (is_copy and dtype):
             operands = [again(v) if v in sources else v for v in made_by.operands]
             copy = made_by.operation.clone()
@@ -48,7 +49,7 @@ def made_again(ctx: Any, values: Sequence[Any]) -> list[Any]:
                 copy.operands[number] = operand
             return copy.results[0]
         if dtype is None or name_of(made_by) in SPREAD:
-            return value
+            return value  # integers, and a number for each row
         aval = ctx.avals_in[0].update(dtype=dtype)
         ctx_of_aval = ctx.replace(avals_in=[aval], avals_out=[aval])
         return mlir.lower_fun(made_anew, multiple_results=False)(ctx_of_aval, value)[0]
