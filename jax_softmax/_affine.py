@@ -239,7 +239,7 @@ def affine_of(result: Any, axis: int, functions: Any) -> Affine | None:
         scale = scale_within(result, functions)
         call = writer_of(result)
         if logits is None and target_of(call) in FORWARD and scale in (None, 1):
-            (read,) = call.operands
+            read = call.operands[0]  # further ones are a symbolic shape
             is_wide = dtype_among([jnp.dtype("float32")], result) is not None
             logits = read if is_wide and dtype_among(NARROW, read) is not None else None
         if logits is not None:

@@ -525,7 +525,7 @@ def made_as_read(
     fuses = by_kernel and fused and not (multiplied and before != "apart")
     again = comes_back and "reduced" in how
     if before == "widened":
-        reads = {"picked", "reduced"} & set(how) and not (by_kernel and "unread" in how)
+        reads = {"picked", "reduced"} & set(how)
         return "pairs" if reads and _reduces_narrow(op, columns, rows, by_rows, rule) else None
     if again and not multiplied and keeps_picked(op, columns, dtype, platform, how=how):
         return "kernel" if before and not by_kernel else None

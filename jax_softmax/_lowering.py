@@ -870,7 +870,7 @@ def _made_as_read(
     # As before another derivative.
     again = how in (set(), {"unread"}, {"picked"}) and op == "log_softmax"
     again = again and found.scale == 1 and found.bias is None
-    made = of_pairs(found.logits, axis, functions) if again else None
+    made = of_pairs(found.logits, result.type, axis, functions) if again else None
     if made is not None:
         return [made if v == result else v for v in operands]
     if not how:

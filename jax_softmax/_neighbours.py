@@ -390,12 +390,18 @@ def writer_of(result: Any) -> Any:
     return made_by
 
 
-def of_pairs(logits: Any, axis: int, functions: Any) -> Any | None:
-    """The log-softmax that XLA makes of these and two values for each row, if one is made here."""
+def of_pairs(logits: Any, like: Any, axis: int, functions: Any) -> Any | None:
+    """The log-softmax that XLA makes of two values for each row, if one is made of these here.
+
+    Or of a float32 copy, where a kernel read 16 bits. It is of the type `like`.
+    """
     point: Any = mlir.ir.InsertionPoint
     here = point.current.block
-    differences = [v for value in differences_from(logits) for v in differences_from(value)]
-    made = (v for v in differences if is_of_pairs_along(v, axis, functions))
+    copies = [logits, *results_of(logits, "stablehlo.convert")]
+    shifted = [v for copy in copies for v in differences_from(copy)]
+    differences = [v for value in shifted for v in differences_from(value)]
+    alike = (v for v in differences if v.type == like)
+    made = (v for v in alike if is_of_pairs_along(v, axis, functions))
     return next((v for v in made if point(v.owner).block == here), None)
 
 
@@ -409,6 +415,14 @@ def differences_from(value: Any) -> list[Any]:
     """What something was subtracted from this array to make."""
     uses = [use for use in value.uses if use.operand_number == 0]
     return [u.owner.results[0] for u in uses if name_of(u.owner) == "stablehlo.subtract"]
+
+
+def results_of(value: Any, operation: str) -> list[Any]:
+    """What such operations, of the last ones that read an array, made of it, each one array."""
+    readers = [use.owner for use, _ in zip(value.uses, range(MOST_VALUES), strict=False)]
+    made = [r for r in readers if name_of(r) == operation]
+    several = {"stablehlo.custom_call"}  # a workspace is one more
+    return [r.results[0] for r in made if len(r.results) == 1 or operation in several]
 
 
 def how_read(result: Any, axis: int, functions: Any) -> set[str]:

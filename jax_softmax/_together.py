@@ -18,11 +18,12 @@ from ._neighbours import (
     is_of_pairs_along,
     is_shifted,
     made_of_rows,
+    results_of,
     rows_behind,
     summed,
     target_of,
 )
-from ._operations import BARRIER, MOST_VALUES, dtype_among, name_of, number_of
+from ._operations import BARRIER, dtype_among, name_of, number_of
 
 FLOAT32 = jnp.dtype("float32")
 OTHER = {"softmax": "log_softmax", "log_softmax": "softmax"}
@@ -53,7 +54,7 @@ def other_of(
     """
     point: Any = mlir.ir.InsertionPoint
     here, source = point.current.block, source_of(operand, aval, axis, functions)
-    copies = [source[0], *_results(source[0], BARRIER)]
+    copies = [source[0], *results_of(source[0], BARRIER)]
     found = [pair for v in copies for pair in _written(v, op, source[1], axis)]
     for logits in _likely(operand, copies):
         if source_of(logits, aval, axis, functions) == source:
@@ -65,14 +66,14 @@ def other_of(
 
 def _written(logits: Any, op: str, scale: float, axis: int) -> Iterator[tuple[Any, Any]]:
     """What stands in for what a kernel wrote, which nothing does where that was asked for."""
-    for result in _results(logits, "stablehlo.custom_call"):
+    for result in results_of(logits, "stablehlo.custom_call"):
         if target_of(result.owner) != OTHER[op]:
             continue
         told = result.owner.attributes[TOLD]
         along = told["axis"].value, told["logical_axis"].value
         multiplied = told["scale"].value if "scale" in told else 1  # a CPU's never are
         if along == (axis, axis) and multiplied == scale:
-            yield from ((v, logits) for v in _results(result, STAND_IN))
+            yield from ((v, logits) for v in results_of(result, STAND_IN))
 
 
 def _likely(operand: Any, copies: list[Any]) -> Iterator[Any]:
@@ -80,12 +81,12 @@ def _likely(operand: Any, copies: list[Any]) -> Iterator[Any]:
     yield operand
     for copy in copies:
         for name in ("convert", "multiply", "divide"):
-            yield from (v for v in _results(copy, f"stablehlo.{name}") if v.type == operand.type)
+            yield from (v for v in results_of(copy, f"stablehlo.{name}") if v.type == operand.type)
 
 
 def _made(logits: Any, op: str, axis: int, dtype: Any, functions: Any) -> Iterator[Any]:
     """By XLA's code, which computes in float32."""
-    copies = [logits, *_results(logits, "stablehlo.convert")]
+    copies = [logits, *results_of(logits, "stablehlo.convert")]
     wide = (v for v in copies if _is_float32(v))
     for difference in (d for v in wide for d in differences_from(v)):
         if op == "softmax":
@@ -97,13 +98,13 @@ def _made(logits: Any, op: str, axis: int, dtype: Any, functions: Any) -> Iterat
         else:
             found = (
                 v
-                for e in _results(difference, "stablehlo.exponential")
+                for e in results_of(difference, "stablehlo.exponential")
                 for name in ("divide", "multiply")
-                for v in _results(e, f"stablehlo.{name}")
+                for v in results_of(e, f"stablehlo.{name}")
                 if _is_softmax(v, e, difference, axis, functions)
             )
         for value in found:
-            rounded = _results(value, "stablehlo.convert")
+            rounded = results_of(value, "stablehlo.convert")
             if not any(map(is_asked, (value, *rounded))):
                 yield from [value] if dtype.itemsize == 4 else rounded
 
@@ -130,11 +131,3 @@ def _is_softmax(result: Any, e: Any, difference: Any, axis: int, functions: Any)
 
 def _is_float32(value: Any) -> bool:
     return dtype_among([FLOAT32], value) is not None
-
-
-def _results(value: Any, operation: str) -> list[Any]:
-    """What such operations, of the last ones that read an array, made of it, each one array."""
-    readers = [use.owner for use, _ in zip(value.uses, range(MOST_VALUES), strict=False)]
-    made = [r for r in readers if name_of(r) == operation]
-    several = {"stablehlo.custom_call"}  # a workspace is one more
-    return [r.results[0] for r in made if len(r.results) == 1 or operation in several]
