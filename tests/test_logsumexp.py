@@ -15,7 +15,7 @@ from jax.test_util import check_grads
 
 from jax_softmax import _primitives, _reductions, _reference, logsumexp
 
-pytestmark = pytest.mark.usefixtures("backend")
+pytestmark = pytest.mark.usefixtures("backend", "quickly_compiled")
 AXES = [-1, 0, 1, (0, 2), (2, 0), None, ()]
 MASKS = [(3, 4, 5), (5,), (4, 1), (3, 1, 1), ()]
 REDUCTIONS = ("reduce_", "logsumexp[", "logsumexp_parts", "logsumexp_tangent")
