@@ -521,14 +521,11 @@ LONGER_KERNELS: Kinds = {
 LONGEST_ROWS = Rows(range(2**14 + 1, 2**31))
 PAIRS_OF_LONGEST_ROWS: Kinds = {("log_softmax", 4): (LONGEST_ROWS,)}
 # Of 16 bits in float32: whole vectors that kernels keep; shorter rows that are none; all as long;
-# and those that XLA pads.
+# those, and shorter whole ones, which XLA would sum in several kernels; and those that XLA pads.
 KEPT_NARROW = Rows(range(32, ONE_KERNEL + 1, 8))
-ODD_NARROW = (
-    Rows(range(11, 1000, 2)),
-    Rows(range(10, 1000, 4)),
-    Rows(range(12, 1000, 8)),
-)
+ODD_NARROW = (Rows(range(11, 1000, 2)), Rows(range(10, 1000, 4)), Rows(range(12, 1000, 8)))
 LONG_NARROW = Rows(range(1000, ONE_KERNEL + 1))
+SUMMED_NARROW = (Rows(range(16, ONE_KERNEL + 1, 8)), *ODD_NARROW, LONG_NARROW)
 PADDED_NARROW = Rows(range(1032, ONE_KERNEL + 1, 8), less=0.8)
 
 # Of 16 bits in float32, the shortest: 4 and 8 fall into the same banks of a tile.
@@ -923,11 +920,7 @@ RULES = {
         read={
             ("picked", "pairs"): {
                 ("log_softmax", 4): (Rows(range(9, 2**31)),),
-                ("log_softmax", 2, 4): (
-                    Rows(range(16, ONE_KERNEL + 1, 8)),
-                    *ODD_NARROW,
-                    LONG_NARROW,
-                ),
+                ("log_softmax", 2, 4): SUMMED_NARROW,
                 ("softmax", 2, 4): (KEPT_NARROW, *ODD_NARROW),
             },
             ("picked", "kernel"): {
@@ -937,11 +930,7 @@ RULES = {
             },
             ("summed", "pairs"): {
                 ("log_softmax", 4): (Rows(range(16, 2**13)), Rows(range(2**13 + 1, 2**31))),
-                ("log_softmax", 2, 4): (
-                    Rows(range(16, ONE_KERNEL + 1, 8)),
-                    *ODD_NARROW,
-                    LONG_NARROW,
-                ),
+                ("log_softmax", 2, 4): SUMMED_NARROW,
                 ("softmax", 2, 4): (KEPT_NARROW, *ODD_NARROW),
             },
             ("reduced", "pairs"): {
