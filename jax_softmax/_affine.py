@@ -23,8 +23,6 @@ from ._neighbours import (
     is_of_product,
     logits_here,
     maker_behind,
-    target_of,
-    writer_of,
 )
 from ._operations import (
     CONSTRAINTS,
@@ -48,7 +46,8 @@ RESHAPES = {SPREADS, "stablehlo.reshape"}
 # Of a call that adds a bias to logits: its op, by that without any, and the letter of the term.
 WITH_TERMS = {op: f"masked_{op}" for op in FORWARD}
 BIAS, MASK = "b", "m"
-DTYPES = tuple(map(jnp.dtype, ("bfloat16", "float16", "float32")))
+WIDE = (jnp.dtype("float32"),)
+DTYPES = (*NARROW, *WIDE)
 
 
 class Affine(NamedTuple):
@@ -237,13 +236,9 @@ def affine_of(result: Any, axis: int, functions: Any) -> Affine | None:
     logits = logits_here(result, functions)
     if is_call(result):
         scale = scale_within(result, functions)
-        call = writer_of(result)
-        if logits is None and target_of(call) in FORWARD and scale in (None, 1):
-            read = call.operands[0]  # further ones are a symbolic shape
-            is_wide = dtype_among([jnp.dtype("float32")], result) is not None
-            logits = read if is_wide and dtype_among(NARROW, read) is not None else None
         if logits is not None:
-            return Affine(logits, scale or 1.0)
+            widened = dtype_among(NARROW, logits) and dtype_among(WIDE, result)
+            return Affine(logits, scale or 1.0) if widened or logits.type == result.type else None
         operands = list(result.owner.operands)
         dtypes = {v.type.element_type for v in (result, *operands)}
         if scale is None or len(operands) != 2 or len(dtypes) != 1:

@@ -26,6 +26,11 @@ STORED = ("stored", "stored again", "stored apart")
 AROUND = ("fused", "narrowed", "scaled", "apart", "product", *STORED)
 
 
+def are_whole(elements: int, size: int) -> bool:
+    """Whether so many elements, of so many bytes each, are whole vectors."""
+    return elements * size % 16 == 0
+
+
 class Choice(NamedTuple):
     """`"cuda"`, `"cpu"` (the kernels) or `"xla"`, and why."""
 
@@ -85,7 +90,7 @@ class Problem(NamedTuple):
     @property
     def is_whole(self) -> bool:
         """Whether rows are whole vectors."""
-        return self.columns * self.width % 16 == 0
+        return are_whole(self.columns, self.width)
 
     def is_among(self, kinds: Kinds) -> bool:
         return any_have(kinds, self.case, self.columns)
@@ -260,7 +265,7 @@ def _widened(problem: Problem, seen: Context, rule: Rule) -> Choice | None:
     fuses |= op == "softmax" and too_few and not splits
     by_pairs = problem.is_last and columns > longer.columns and not too_few
     case = op, problem.dtype.itemsize, problem.width
-    odd = columns * problem.dtype.itemsize % 16 != 0
+    odd = not are_whole(columns, problem.dtype.itemsize)
     many = elements > max(_least_read(seen, case, rule, odd=odd), rule.elements)
     makers = _makers_of_read(seen, case, columns, rule) if problem.is_last and many else set()
     if "pairs" in makers or (by_pairs and not fuses):
@@ -289,7 +294,7 @@ def _few(problem: Problem, seen: Context, rule: Rule) -> Choice | None:
     few = seen.may_split and problem.elements <= rule.asked * columns
     held = problem.op in FORWARD and problem.is_of_one_dtype
     held = held and str(dtype) in ("float32", "bfloat16")
-    held = held and seen.alone and columns * dtype.itemsize % 16 == 0
+    held = held and seen.alone and are_whole(columns, dtype.itemsize)
     long = rule.held if held else rule.long
     if not (few or problem.are_few(rule)) or not problem.is_last or columns < long:
         return None
@@ -345,8 +350,8 @@ def _read(problem: Problem, seen: Context, rule: Rule) -> Choice | None:
 def _least_read(seen: Context, case: tuple[Any, ...], rule: Rule, *, odd: bool = False) -> int:
     """Of so many elements, or fewer, it does not matter how they are read."""
     cases = [(way, *case) for way in (seen.read, seen.way)]
-    cases = [*((*c, "odd") for c in cases), *cases] if odd else cases
-    return next((rule.read_least[c] for c in cases if c in rule.read_least), 0)
+    least = rule.read_least | (rule.read_least_odd if odd else {})
+    return next((least[c] for c in cases if c in least), 0)
 
 
 def _makers_of_read(seen: Context, case: tuple[Any, ...], columns: int, rule: Rule) -> set[str]:
@@ -540,7 +545,7 @@ def made_as_read(
         return None
     read = rule.pairs_read.get(case)
     if read and before == "apart" and rows > columns // rule.split_columns:  # one block has each
-        whole = columns * dtype.itemsize % 16 == 0
+        whole = are_whole(columns, dtype.itemsize)
         if by_kernel and "picked" in how:
             of_pairs = columns >= read.picked and whole
         elif by_kernel or "reduced" in how:
@@ -566,7 +571,7 @@ def _reduces_narrow(op: str, columns: int, rows: int, by_rows: bool, rule: Rule)
 
 def _least_columns(fewest: Fewest, columns: int, size: int, *, by_rows: bool) -> int:
     """The fewest columns, elements of so many bytes, of rows as these are."""
-    if columns * size % 16 == 0:
+    if are_whole(columns, size):
         return fewest.by_rows if by_rows else fewest.whole
     return fewest.odd_by_rows if by_rows else fewest.odd
 
@@ -708,7 +713,7 @@ def keeps_masked(op: str, columns: Any, dtype: Any, platform: str, *, tiled: boo
     """Whether the derivative of `op` is a kernel's, behind a mask that may be `tiled`."""
     if not isinstance(columns, int):
         return False
-    kinds, whole = RULES[platform].masks_apart, columns * dtype.itemsize % 16 == 0
+    kinds, whole = RULES[platform].masks_apart, are_whole(columns, dtype.itemsize)
     some = any_have(kinds.whole if whole else kinds.odd, (op, dtype.itemsize), columns)
     return some and (tiled or not whole)
 
@@ -733,7 +738,7 @@ def rereads(
     if least is None or not all(isinstance(d, int) for d in shape[axis:]):
         return False
     last = math.prod(shape[axis + 1 :]) == 1
-    return last and (multiplied or columns * dtype.itemsize % 16 == 0 or columns >= least)
+    return last and (multiplied or are_whole(columns, dtype.itemsize) or columns >= least)
 
 
 def reads_stored(
@@ -816,7 +821,7 @@ def _keeps_slabs(op: str, shape: tuple[int, ...], axis: int, dtype: Any, rule: S
     wide = period > rule.wide * (4 // size) and columns > rule.columns
     if inputs == 1:
         least = rule.forward_bytes[op]
-    elif (wide and period > 2 * rule.wide) or (inner * size % 16 == 0 and slab > rule.whole_bytes):
+    elif (wide and period > 2 * rule.wide) or (are_whole(inner, size) and slab > rule.whole_bytes):
         return False
     else:
         singly = size == 2 and inner % 2 == 1
@@ -833,7 +838,7 @@ def _why_not_interleaved(
         return "masks and other terms are fused along the last axis alone"
     converts = family == "softmax" and dtype != output_dtype
     unrolled = rule.interleaved.get("conversion" if converts else family, 0)
-    whole = math.prod(shape[axis + 1 :]) * dtype.itemsize % 16 == 0
+    whole = are_whole(math.prod(shape[axis + 1 :]), dtype.itemsize)
     if family == "softmax" and not converts and whole and dtype.itemsize < 8:
         unrolled = 1  # two to four are held by a thread of the kernels
     if shape[axis] <= unrolled:

@@ -348,13 +348,12 @@ def is_scattered(value: Any, functions: Any) -> bool:
 def logits_here(result: Any, functions: Any) -> Any | None:
     """What a kernel, or XLA's code, made this softmax or log-softmax of right here; or None.
 
-    The kernel may have multiplied that.
+    The kernel may have multiplied that, or read and written other types.
     """
-    logits, call = None, writer_of(result)
+    call = writer_of(result)
     if target_of(call) in ("log_softmax", "softmax"):
-        logits = call.operands[0]
-    elif name_of(result.owner) in LAST:
-        logits = logits_within(result, functions)
+        return call.operands[0]  # further ones are a symbolic shape
+    logits = logits_within(result, functions) if name_of(result.owner) in LAST else None
     return logits if logits is not None and logits.type == result.type else None
 
 
@@ -397,11 +396,10 @@ def of_pairs(logits: Any, like: Any, axis: int, functions: Any) -> Any | None:
     """
     point: Any = mlir.ir.InsertionPoint
     here = point.current.block
-    copies = [logits, *results_of(logits, "stablehlo.convert")]
-    shifted = [v for copy in copies for v in differences_from(copy)]
-    differences = [v for value in shifted for v in differences_from(value)]
-    alike = (v for v in differences if v.type == like)
-    made = (v for v in alike if is_of_pairs_along(v, axis, functions))
+    copies = (v for v in (logits, *results_of(logits, "stablehlo.convert")) if v.type == like)
+    shifted = (v for copy in copies for v in differences_from(copy))
+    differences = (v for value in shifted for v in differences_from(value))
+    made = (v for v in differences if is_of_pairs_along(v, axis, functions))
     return next((v for v in made if point(v.owner).block == here), None)
 
 

@@ -437,9 +437,10 @@ class Rule(NamedTuple):
     # or that a launch more is most of the time (benchmarks/results/h200-graph-cached-before.json,
     # -cached.json).
     cached: dict[tuple[str, int], tuple[Cached, ...]]
-    # At most so many elements of some, and so few rows of pairs, go by the other rules; fewer of
-    # "odd" rows, of 16 bits that are no whole vectors.
+    # At most so many elements of some, and so few rows of pairs, go by the other rules; of rows of
+    # 16 bits in float32 that are no whole vectors, fewer.
     read_least: dict[tuple[Any, ...], int]
+    read_least_odd: dict[tuple[Any, ...], int]
     read_rows: int
     # With what XLA may fuse before it, forward, rows of any length are XLA's, and along another
     # axis those of so many columns or more.
@@ -1031,9 +1032,10 @@ RULES = {
             **dict.fromkeys(
                 itertools.product(("summed", "weighed sum"), FORWARD, (2,), (4,)), 2**21
             ),
-            **dict.fromkeys(
-                [(read, "log_softmax", 2, 4, "odd") for read in ("summed", "weighed sum")], 2**19
-            ),
+        },
+        read_least_odd={
+            ("summed", "log_softmax", 2, 4): 2**19,
+            ("weighed sum", "log_softmax", 2, 4): 2**19,
         },
         read_rows=2**6,
         fused_across={("softmax", 4): 2**7, ("log_softmax", 4): 2**8},
