@@ -68,7 +68,7 @@ __global__ void __launch_bounds__(kPanelThreads, PanelResident(sizeof(typename L
 #if __CUDA_ARCH__ < 900
   if constexpr (kShared) return;
 #endif
-  // As ByTurns in plan.h has it.
+  // As ByTurns in plans/panel.h has it.
   constexpr bool kMayWait = Op::kInputs == 1 && sizeof(typename Load::Io) <= 4 && !kPerRow<Op>;
   if constexpr (!kShared && kMayWait) AwaitTurn(turns);
   using Own = Neighbours<Op, Load, Store, kVector>;
