@@ -233,7 +233,7 @@ def affine_of(result: Any, axis: int, functions: Any) -> Affine | None:
     Whatever else has read the product, or the sum. XLA's code made that of a matrix product of what
     lies in memory. A kernel may have read 16 bits to write float32.
     """
-    logits = logits_here(result, functions)
+    logits = logits_here(result, axis, functions)
     if is_call(result):
         scale = scale_within(result, functions)
         if logits is not None:

@@ -202,7 +202,8 @@ def register_seeing(
             return Seen("parts" if parts else "xla"), more
         (aval, *others), operand = avals, operands[0]
         read, forward = None, primitive.name in _choice.FORWARD
-        if forward and here in _choice.RULES and not params.get("differentiated", False):
+        free = here in _choice.RULES and not params.get("backend")
+        if forward and free and not params.get("differentiated", False):
             read = likely_read(operand, params["axis"], params["dtype"], functions)
         cast, narrow = cast_before(operand, aval) or (None, None)
         if cast is not None:
@@ -556,7 +557,7 @@ def _seen_around(
         return "stored apart" if fused is False else "stored"
     if of_kernel and _choice.reads_stored(op, aval.shape, axis, aval.dtype, here, how=how):
         return "stored"
-    logits = logits_within(result, functions)
+    logits = logits_within(result, axis, functions)
     scaled = logits is not None and is_scaled(logits, functions)
     if fused:
         # Of 16 bits, as with a sum of squares behind softmax, XLA:GPU makes up to five kernels.
@@ -641,7 +642,8 @@ def _lower(
 ) -> Any:
     if seen.made == "pairs":
         request = {"axis": params["axis"], "dtype": params["dtype"], "scale": seen.scale}
-        return _lower_by_pairs(ctx, operands, op=op, **request)
+        ctx = ctx.replace(avals_in=ctx.avals_in[-1:])  # what kernels read
+        return _lower_by_pairs(ctx, operands[-1], op=op, **request)
     if seen.made == "of pairs":
         forms = {} if op == "softmax_tangent" else {"stored": False}
 
@@ -703,7 +705,7 @@ def _lower(
 
 
 def _lower_by_pairs(
-    ctx: Any, operands: Sequence[Any], *, op: str, axis: int, dtype: Any, scale: float = 1.0
+    ctx: Any, operand: Any, *, op: str, axis: int, dtype: Any, scale: float = 1.0
 ) -> Any:
     """Softmax or log-softmax in float32, of which a call makes two values for each row.
 
@@ -718,8 +720,7 @@ def _lower_by_pairs(
         shifted, second = _of_rows(row_pairs_p, x, **request)
         return shifted - second if log else jnp.exp(shifted) * second
 
-    ctx = ctx.replace(avals_in=ctx.avals_in[-1:])
-    return mlir.lower_fun(lowered, multiple_results=False)(ctx, operands[-1])
+    return mlir.lower_fun(lowered, multiple_results=False)(ctx, operand)
 
 
 def _of_rows(
@@ -888,7 +889,7 @@ def _made_as_read(
         return operands
     elif is_fused(found.logits, functions) is False:
         before = "apart" if found.bias is None else "biased"
-    teachers, by_rows = beside(operands[1], result, axis, functions)
+    teachers, by_rows = beside(operands[1], result, axis)
     maker = _choice.made_as_read(
         op,
         aval.shape,
@@ -919,7 +920,7 @@ def _made_as_read(
             of_terms = ctx.replace(avals_in=[narrow], avals_out=[aval])
             terms = [source if cast is None else rounded(cast, found.logits)]
         if maker == "pairs":
-            (made,) = _lower_by_pairs(of_terms, terms, **request)
+            (made,) = _lower_by_pairs(of_terms, *terms, **request)
         elif maker == "xla":
             narrowed = is_narrowed(found.logits, functions)
             (made,) = _lower_plain(of_terms, *terms, narrowed=narrowed, **request)
@@ -929,7 +930,7 @@ def _made_as_read(
     if maker == "pairs" and not by_kernel:
         _make_like(result, made)
         asked = {"backend": backend, "strategy": strategy, "batch_invariant": batch_invariant}
-        request = {"op": op, "axis": axis, "dtype": dtype, "is_another": True} | asked
+        request = {"op": "log_softmax", "axis": axis, "dtype": dtype, "is_another": True} | asked
         for other in [] if is_another else teachers:
             _made_as_read(ctx, [other, *operands[1:]], **request)
         return operands

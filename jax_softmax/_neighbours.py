@@ -1,9 +1,11 @@
-"""What XLA may have within the code that it makes of a primitive: what made its operands.
+"""What XLA may have within the code that it makes of a primitive: its makers, and its readers.
 
-Of what takes a result a lowering sees nothing, but of a derivative's tangent; and a derivative's
-lowering sees what has read the result before it.
+What is to read a result a lowering does not see: what the program returns, and what of its
+arguments nothing has read yet, tell what is likely (`likely_read`). A derivative's lowering sees
+what has read the result before it (`how_read`).
 """
 
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -78,7 +80,7 @@ def is_scaled(value: Any, functions: Any) -> bool | None:
     return None if makers is None else any(map(_scales, makers))
 
 
-def beside(tangent: Any, result: Any, axis: int, functions: Any) -> tuple[list[Any], bool]:
+def beside(tangent: Any, result: Any, axis: int) -> tuple[list[Any], bool]:
     """What else a tangent is made of, element by element, than the log-softmax that it is of.
 
     The others of its type that XLA's code made right here, and whether there is an array that has
@@ -99,7 +101,8 @@ def beside(tangent: Any, result: Any, axis: int, functions: Any) -> tuple[list[A
 def is_log_softmax(value: Any, axis: int) -> bool:
     """Whether XLA's code made it as `_reference.log_softmax` does in float32, along that axis.
 
-    That is `d - log1p(sum(e - ones) + (sum(ones) - 1))`, of `d = x - max(x)` and `e = exp(d)`.
+    That is `d - log1p(sum(e - ones) + (sum(ones) - 1))`, of `d = x - max(x)` and `e = exp(d)`: the
+    logarithm of their sum whatever `ones` are.
     """
     difference, log_sum = _operands(value, "subtract", 2)
     if not is_shifted(difference, axis):
@@ -120,9 +123,10 @@ def is_shifted(difference: Any, axis: int) -> bool:
     x, spread = _operands(difference, "subtract", 2)
     if x is None:
         return False
-    largest = _operands(rows_behind(spread, axis), "maximum", 2)
-    for least, maxima in (largest, reversed(largest)):
-        if least is None or number_of(least) != -math.inf:
+    operands = _operands(rows_behind(spread, axis), "maximum", 2)
+    largest = [before(v, CONSTRAINTS) for v in operands if v is not None]
+    for least, maxima in itertools.permutations(largest, 2):
+        if number_of(least) != -math.inf:
             continue
         of = _reduced(maxima, axis, "maximum", -math.inf)
         if of is not None and before(of, CONSTRAINTS) == before(x, CONSTRAINTS):
@@ -254,7 +258,7 @@ def likely_read(
     if labels:
         return "picked"
     others = [*alike, *(v for v in _left_of(elements, [*own, operand]) if v != operand)]
-    if any(logits_within(v, functions) is not None for v in others if v not in beside):
+    if any(logits_within(v, axis, functions) is not None for v in others if v not in beside):
         return None
     summed = not of_rows and all(math.prod(t.shape) != rows for t in returned)
     if alike:
@@ -345,7 +349,7 @@ def is_scattered(value: Any, functions: Any) -> bool:
     return search.has_all
 
 
-def logits_here(result: Any, functions: Any) -> Any | None:
+def logits_here(result: Any, axis: int, functions: Any) -> Any | None:
     """What a kernel, or XLA's code, made this softmax or log-softmax of right here; or None.
 
     The kernel may have multiplied that, or read and written other types.
@@ -353,7 +357,7 @@ def logits_here(result: Any, functions: Any) -> Any | None:
     call = writer_of(result)
     if target_of(call) in ("log_softmax", "softmax"):
         return call.operands[0]  # further ones are a symbolic shape
-    logits = logits_within(result, functions) if name_of(result.owner) in LAST else None
+    logits = logits_within(result, axis, functions) if name_of(result.owner) in LAST else None
     return logits if logits is not None and logits.type == result.type else None
 
 
@@ -636,8 +640,11 @@ def _widths(conversion: Any) -> tuple[float, float]:
     return before, after
 
 
-def logits_within(result: Any, functions: Any) -> Any | None:
-    """The logits that XLA's code makes this softmax or log-softmax of; None of others' results."""
+def logits_within(result: Any, axis: int, functions: Any) -> Any | None:
+    """The logits that XLA's code makes this softmax or log-softmax of along that axis.
+
+    None of others' results. It computes in float32 with 16 bits, which these are then.
+    """
     passed = {"convert", "divide", "exponential", "multiply", "reshape", "subtract", "transpose"}
     passed = {f"stablehlo.{name}" for name in passed} | CONSTRAINTS
     value = result
@@ -650,18 +657,9 @@ def logits_within(result: Any, functions: Any) -> Any | None:
         value, *others = made_by.operands
         if name_of(made_by) == "stablehlo.subtract" and _value_of_rows(others[0]) is not None:
             return None  # of pairs; behind these there may be another softmax
-        if name_of(made_by) == "stablehlo.subtract" and _is_row_maximum(others[0], value):
-            dtypes = {v.type.element_type for v in (value, result)}
-            widened = len(dtypes) == 2 and name_of(value.owner) == "stablehlo.convert"
-            return value.owner.operands[0] if widened else value
+        if is_shifted(made_by.results[0], axis):
+            same = value.type.element_type == result.type.element_type
+            if same or name_of(value.owner) != "stablehlo.convert":
+                return value
+            return value.owner.operands[0] if _widths(value.owner) == (16, 32) else value
     return None
-
-
-def _is_row_maximum(value: Any, of: Any) -> bool:
-    made_by = before(value, SPREADING).owner
-    if name_of(made_by) != "stablehlo.maximum":  # with what it is at least
-        return False
-    of = before(of, CONSTRAINTS)
-    maxima = [before(v, SPREADING).owner for v in made_by.operands]
-    reduced = [m.operands[0] for m in maxima if name_of(m) == "stablehlo.reduce"]
-    return any(before(v, CONSTRAINTS) == of for v in reduced)

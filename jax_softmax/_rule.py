@@ -140,7 +140,7 @@ class Slabs(NamedTuple):
     XLA's kernels are the faster ones (benchmarks/results/h200-slabs.json).
     """
 
-    # What tiles bring instead (as PrefersSlab in cuda/plan.h has it; test_choice.py compares): of
+    # What tiles bring instead (PrefersSlab in cuda/plans/slab.h; test_choice.py compares): of
     # whole vectors so many columns, and vectors of a slab's inputs; of others so many columns and,
     # of all inputs, bytes, and more for each neighbour.
     columns: int
@@ -309,7 +309,7 @@ class Rule(NamedTuple):
     # more columns 1.0 to 1.5 (the surveys).
     biased: range
     long: int  # columns from which few rows may be split
-    # The same of those that clusters may keep (SplitClusterBlocks in cuda/plan.h, and
+    # The same of those that clusters may keep (SplitClusterBlocks in cuda/plans/split.h, and
     # benchmarks/results/h200-graph-few-shorter.json), where no devices share them.
     held: int
     asked: int  # the most rows that are split only where the caller says so (kSplitRows there)

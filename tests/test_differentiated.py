@@ -245,6 +245,25 @@ def test_two_derivatives_of_16_bits_in_float32(columns, platform):
         np.testing.assert_allclose(wide(got), wide(want), rtol=1e-2, atol=1e-2)
 
 
+@pytest.mark.parametrize("columns", [333, 512, 1000])
+@pytest.mark.parametrize("name", ["softmax", "log_softmax"])
+def test_what_is_computed_in_float64_stays_so(name, columns, platform):
+    """Its float32 logits, which have the result's type, are none that pairs are made of."""
+    x, t = (jnp.asarray(rows(kind, (2**18 // columns, columns))) for kind in ("peaked", "normal"))
+
+    def linearized(make, x, t):
+        made, push = jax.linearize(lambda x: jnp.square(make(x.astype("float64"))).sum(0), x)
+        return made, push(t)
+
+    got = partial(linearized, partial(getattr(jax_softmax, name), dtype="float32"))
+    with jax.enable_x64(True):
+        lowered = jax.jit(got).lower(x, t)
+        assert calls(lowered, "row_pairs") == 0
+        expected = linearized(getattr(jax.nn, name), x, t)
+        for got, want in zip(lowered.compile()(x, t), expected, strict=True):
+            np.testing.assert_allclose(got, want, rtol=2e-5, atol=2e-6 * abs(want).max())
+
+
 @pytest.mark.parametrize("shape", ["b, 333", "300, n"])
 def test_16_bits_in_float32_of_a_symbolic_shape(shape, platform):
     x = rows("normal", (300, 333)).astype("bfloat16")
