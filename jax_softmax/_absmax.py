@@ -151,6 +151,8 @@ def _absmax(x: jax.Array, axes: tuple[int, ...], least: float = 0.0) -> jax.Arra
     unsigned = np.dtype(f"uint{8 * x.dtype.itemsize}")
     magnitudes = jax.lax.bitcast_convert_type(x, unsigned) & (jnp.iinfo(unsigned).max >> 1)
     start = np.asarray(least, x.dtype).view(unsigned)
+    # Of one element XLA makes that itself, whatever a reduction starts from.
+    magnitudes = jnp.maximum(magnitudes, start)
     top = jax.lax.reduce(magnitudes, start, jax.lax.max, axes)
     return jnp.expand_dims(jax.lax.bitcast_convert_type(top, x.dtype), axes)
 

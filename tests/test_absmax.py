@@ -116,6 +116,14 @@ def test_zero_rows_are_zero_with_zero_gradients(f, dtype):
     assert np.isfinite(np.asarray(hvp, np.float32)).all()
 
 
+@pytest.mark.parametrize("shape, axis", [((3, 1), -1), ((1, 3), 0), ((3, 4), ()), ((1, 1), None)])
+@pytest.mark.parametrize("quantized", sorted(LARGEST))
+def test_single_zeros_have_a_scale_too(shape, axis, quantized):
+    q, scale = absmax_quantize(jnp.zeros(shape), quantized, axis)
+    np.testing.assert_array_equal(scale, np.full_like(scale, np.finfo(np.float32).tiny))
+    np.testing.assert_array_equal(wide(q), np.zeros(shape))
+
+
 @pytest.mark.parametrize("n", [3, 8, 100, 4099])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 def test_nan_reaches_its_whole_row_and_infinity_is_one(n, dtype):
