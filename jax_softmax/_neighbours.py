@@ -258,7 +258,7 @@ def likely_read(
     if labels:
         return "picked"
     others = [*alike, *(v for v in _left_of(elements, [*own, operand]) if v != operand)]
-    if any(logits_within(v, axis, functions) is not None for v in others if v not in beside):
+    if any(logits_within(v, None, functions) is not None for v in others if v not in beside):
         return None
     summed = not of_rows and all(math.prod(t.shape) != rows for t in returned)
     if alike:
@@ -640,8 +640,8 @@ def _widths(conversion: Any) -> tuple[float, float]:
     return before, after
 
 
-def logits_within(result: Any, axis: int, functions: Any) -> Any | None:
-    """The logits that XLA's code makes this softmax or log-softmax of along that axis.
+def logits_within(result: Any, axis: int | None, functions: Any) -> Any | None:
+    """The logits that XLA's code makes this softmax or log-softmax of along that axis, or any.
 
     None of others' results. It computes in float32 with 16 bits, which these are then.
     """
@@ -657,7 +657,8 @@ def logits_within(result: Any, axis: int, functions: Any) -> Any | None:
         value, *others = made_by.operands
         if name_of(made_by) == "stablehlo.subtract" and _value_of_rows(others[0]) is not None:
             return None  # of pairs; behind these there may be another softmax
-        if is_shifted(made_by.results[0], axis):
+        along = range(len(shape_of(value))) if axis is None else (axis,)
+        if any(is_shifted(made_by.results[0], d) for d in along):
             same = value.type.element_type == result.type.element_type
             if same or name_of(value.owner) != "stablehlo.convert":
                 return value

@@ -1914,6 +1914,16 @@ READERS = {  # of an op, an array, another and labels, and how the op's result s
         lambda f, x, w, labels: (jax.nn.softmax(w + labels) * f(x)).sum(),
         None,
     ),
+    "weighs by others' softmax of other dimensions": (
+        lambda f, x, w, labels: (
+            jax.nn.softmax((w + labels).reshape(8, 12, -1)).reshape(w.shape) * f(x)
+        ).sum(),
+        None,
+    ),
+    "weighs by others' softmax across": (
+        lambda f, x, w, labels: (jax.nn.softmax(w + labels, 0) * f(x)).sum(),
+        None,
+    ),
     "weighs by its own": (
         lambda f, x, w, labels: (jax.nn.softmax(x) * f(x)).sum() + (w + labels)[0, 0],
         None,
