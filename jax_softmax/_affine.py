@@ -9,12 +9,11 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-import jax.numpy as jnp
 import numpy as np
 from jax.interpreters import mlir
 
 from . import _native
-from ._casts import NARROW
+from ._casts import FLOAT32, NARROW
 from ._choice import FORWARD
 from ._neighbours import (
     TOLD,
@@ -46,8 +45,7 @@ RESHAPES = {SPREADS, "stablehlo.reshape"}
 # Of a call that adds a bias to logits: its op, by that without any, and the letter of the term.
 WITH_TERMS = {op: f"masked_{op}" for op in FORWARD}
 BIAS, MASK = "b", "m"
-WIDE = (jnp.dtype("float32"),)
-DTYPES = (*NARROW, *WIDE)
+DTYPES = (*NARROW, FLOAT32)
 
 
 class Affine(NamedTuple):
@@ -237,7 +235,7 @@ def affine_of(result: Any, axis: int, functions: Any) -> Affine | None:
     if is_call(result):
         scale = scale_within(result, functions)
         if logits is not None:
-            widened = dtype_among(NARROW, logits) and dtype_among(WIDE, result)
+            widened = dtype_among(NARROW, logits) and dtype_among([FLOAT32], result)
             return Affine(logits, scale or 1.0) if widened or logits.type == result.type else None
         operands = list(result.owner.operands)
         dtypes = {v.type.element_type for v in (result, *operands)}

@@ -28,6 +28,7 @@ Lowered = tuple[Any, Operands]  # a lowering's context, and its operands
 
 # What float32 holds every digit of.
 NARROW = (jnp.dtype("bfloat16"), jnp.dtype("float16"))
+FLOAT32 = jnp.dtype("float32")
 # What `register_seeing` has seen where these are one operand more.
 OF_NARROW = ("loads", "pairs")
 

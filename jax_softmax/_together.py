@@ -4,11 +4,10 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-import jax.numpy as jnp
 from jax.interpreters import mlir
 
 from ._affine import affine_before
-from ._casts import cast_before
+from ._casts import FLOAT32, cast_before
 from ._neighbours import (
     STAND_IN,
     TOLD,
@@ -25,7 +24,6 @@ from ._neighbours import (
 )
 from ._operations import BARRIER, dtype_among, name_of, number_of
 
-FLOAT32 = jnp.dtype("float32")
 OTHER = {"softmax": "log_softmax", "log_softmax": "softmax"}
 
 

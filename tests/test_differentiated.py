@@ -255,9 +255,9 @@ def test_what_is_computed_in_float64_stays_so(name, columns, platform):
         made, push = jax.linearize(lambda x: jnp.square(make(x.astype("float64"))).sum(0), x)
         return made, push(t)
 
-    got = partial(linearized, partial(getattr(jax_softmax, name), dtype="float32"))
+    program = partial(linearized, partial(getattr(jax_softmax, name), dtype="float32"))
     with jax.enable_x64(True):
-        lowered = jax.jit(got).lower(x, t)
+        lowered = jax.jit(program).lower(x, t)
         assert calls(lowered, "row_pairs") == 0
         expected = linearized(getattr(jax.nn, name), x, t)
         for got, want in zip(lowered.compile()(x, t), expected, strict=True):
