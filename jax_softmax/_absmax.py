@@ -17,8 +17,10 @@ from jax.typing import ArrayLike, DTypeLike
 from jaxtyping import Array, Float, Shaped
 
 from . import _canonicalize, _native
+from ._calls import one_device, without_axis
 from ._canonicalize import Axis
-from ._lowering import fastest, one_device, register_rule, without_axis
+from ._implementation import fastest
+from ._lowering import register_rule
 from ._primitives import RESIDUAL
 from ._reference import compute_dtype
 
@@ -253,7 +255,7 @@ def _lower(ctx: Any, x: Any, *, here: str, **params: Any) -> Any:
     if (
         aval.dtype.itemsize < 8
         and one_device(ctx)
-        and fastest("absmax", [aval], here, None, **request).implementation == here
+        and fastest("absmax", [aval], here, **request).implementation == here
     ):
         in_place = here == "cpu" and not params["quantizes"] and _is_donated(ctx, x.type)
         aliases = {0: 0} if in_place else {}

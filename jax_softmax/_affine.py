@@ -15,14 +15,7 @@ from jax.interpreters import mlir
 from . import _native
 from ._casts import FLOAT32, NARROW
 from ._choice import FORWARD
-from ._neighbours import (
-    TOLD,
-    is_call,
-    is_fused,
-    is_of_product,
-    logits_here,
-    maker_behind,
-)
+from ._neighbours import maker_behind, makers_of
 from ._operations import (
     CONSTRAINTS,
     MOVED,
@@ -34,6 +27,7 @@ from ._operations import (
     readers_of,
     shape_of,
 )
+from ._results import TOLD, is_call, logits_here
 
 # With larger ones, logits of 16 bits that the kernels tell apart without it might be as one.
 LARGEST, SMALLEST = 2.0**10, 2.0**-40
@@ -62,6 +56,10 @@ class Affine(NamedTuple):
     mask_shape: tuple[int, ...] = ()
     inverted: bool = False
     fill: float | None = None
+
+    @property
+    def is_bare(self) -> bool:
+        return self.scale == 1 and self.bias is None and self.fill is None
 
 
 def affine_before(
@@ -112,7 +110,7 @@ def _mask_before(operand: Any, axis: int, functions: Any, readers: float) -> Aff
         mask, shape = _broadcast_of(keep, outside)
         if mask is None or shape[axis] != full[axis]:
             return None
-        in_memory = is_fused(mask, functions) is False
+        in_memory = makers_of(mask, functions).fused is False
         largest = 1 if in_memory else LARGEST_MASK_MADE
         if math.prod(shape) > largest * math.prod(full):
             return None
@@ -195,7 +193,7 @@ def _bias_before(
         shape = _spread(bias, dimensions, len(full))
         if shape[axis] != full[axis] or dimensions != sorted(dimensions):
             continue
-        in_memory = is_fused(_before_reshapes(bias), functions) is False
+        in_memory = makers_of(_before_reshapes(bias), functions).fused is False
         largest = LARGEST_BIAS if in_memory else LARGEST_MADE
         if math.prod(shape) <= largest * math.prod(full):
             return logits, bias, shape
@@ -244,7 +242,7 @@ def affine_of(result: Any, axis: int, functions: Any) -> Affine | None:
         return Affine(operands[0], scale, operands[1], tuple(shape_of(operands[1])))
     if logits is None:
         return None
-    if is_of_product(logits, functions):
+    if makers_of(logits, functions).of_product:
         return Affine(logits)
     return affine_before(logits, axis, functions, explicit=False, biased=True, readers=math.inf)
 
@@ -302,4 +300,4 @@ def scale_behind(result: Any, functions: Any) -> float | None:
     if scale in (None, 1):
         return scale
     (logits, *_) = maker_behind(CONSTRAINTS | MOVED, result, functions).operands
-    return 1.0 if is_of_product(before(logits, MOVED), functions) else scale
+    return 1.0 if makers_of(before(logits, MOVED), functions).of_product else scale

@@ -4,7 +4,7 @@ In mixed precision a softmax of 16 bits is often that of a float32 copy of them.
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax.numpy as jnp
 from jax.interpreters import mlir
@@ -23,33 +23,9 @@ from ._operations import (
     number_of,
 )
 
-Operands = tuple[Any, ...]
-Lowered = tuple[Any, Operands]  # a lowering's context, and its operands
-
 # What float32 holds every digit of.
 NARROW = (jnp.dtype("bfloat16"), jnp.dtype("float16"))
 FLOAT32 = jnp.dtype("float32")
-# What `register_seeing` has seen where these are one operand more.
-OF_NARROW = ("loads", "pairs")
-
-
-class Seen(NamedTuple):
-    """What a lowering has seen of what made its operands: see `_lowering.register_seeing`."""
-
-    made: str | None = None
-    scale: float = 1.0
-    biased: bool = False
-    read: str | None = None
-    fill: float | None = None  # what a mask, which is an operand more, puts in
-    multiplied: bool = False  # whether XLA multiplies what comes back by the scale, and no product
-
-    @property
-    def more(self) -> int:
-        """How many operands more there are for kernels to load: what the first one was made of."""
-        terms = self.biased + (self.fill is not None)
-        if self.made == "of pairs":
-            return 2  # what the derivative is of once more
-        return (self.made in OF_NARROW or self.scale != 1 or terms > 0) + terms
 
 
 def cast_before(operand: Any, aval: Any) -> tuple[Any, Any] | None:
@@ -146,15 +122,3 @@ def _parts_of(quotient: Any) -> tuple[Any, Any] | None:
     if name_of(total.owner) != "stablehlo.reduce" or total.owner.operands[0] != e:
         return None
     return (e, total) if name_of(e.owner) == "stablehlo.exponential" else None
-
-
-def bound_and_loaded(ctx: Any, operands: Operands, seen: Seen) -> tuple[Lowered, Lowered]:
-    """What a primitive is bound to and what its kernels load, each with the context to lower it in.
-
-    These differ where the last operands are what the first one was made of.
-    """
-    if seen.more == 0:
-        return (ctx, operands), (ctx, operands)
-    avals, values, first = ctx.avals_in[: -seen.more], operands[: -seen.more], -seen.more
-    loaded = [*ctx.avals_in[first:], *avals[1:]], (*operands[first:], *values[1:])
-    return (ctx.replace(avals_in=avals), values), (ctx.replace(avals_in=loaded[0]), loaded[1])

@@ -45,26 +45,47 @@ class Choice(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """An op and its operand, and the platform whose kernels may run it."""
+    """An op, a primitive's name, and its operand, and the platform whose kernels may run it.
+
+    `shape` is that of the whole operand, however an automatic mesh shards it. Dimensions may be
+    symbolic, and what is made of them is then.
+    """
 
     op: str
-    shape: tuple[int, ...]
+    shape: tuple[Any, ...]
     axis: int
     dtype: Any
     output_dtype: Any
     platform: str
 
     @property
-    def columns(self) -> int:
+    def columns(self) -> Any:
         return self.shape[self.axis]
 
     @property
-    def elements(self) -> int:
+    def elements(self) -> Any:
         return math.prod(self.shape)
 
     @property
+    def rows(self) -> int:
+        return self.elements // self.columns
+
+    @property
+    def inner(self) -> Any:
+        """The elements behind the axis, which are as many rows side by side."""
+        return math.prod(self.shape[self.axis + 1 :])
+
+    @property
+    def outer(self) -> int:
+        return math.prod(self.shape[: self.axis])
+
+    @property
+    def is_static(self) -> bool:
+        return all(isinstance(d, int) for d in self.shape)
+
+    @property
     def is_last(self) -> bool:
-        return math.prod(self.shape[self.axis + 1 :]) == 1
+        return self.inner == 1
 
     @property
     def is_of_one_dtype(self) -> bool:
@@ -109,16 +130,41 @@ class Problem(NamedTuple):
 
 
 class Context(NamedTuple):
-    """What `choose` is told beside its problem."""
+    """What `choose` is told beside its problem.
 
-    may_split: bool  # the caller says that plans may depend on the number of rows
-    alone: bool
-    widened: bool
-    around: str | None
-    multiplied: bool
-    biased: bool
-    differentiated: bool
-    read: str | None
+    With `alone` no devices share the operand, or each has whole rows and `shape` is what it has.
+    `widened` says that a program has the operand in float32, and 16 bits before that; of a
+    derivative, that all is that its result and its tangent, or one of them, are computed from.
+    `multiplied` says that the kernels multiply the logits by a number, and XLA what comes back,
+    `biased` that they add a bias to them, and `differentiated` that there is a derivative too.
+    `read` says, where there is none, how the program seems to read the result
+    (`_readers.likely_read`): "returned", as it is, or by code of XLA's alone, "converted" and
+    returned, "reduced", maybe "across" its rows, or "summed" with all rows, or "picked" from; or
+    with an array of its shape, by "elements", or "weighed" and reduced, or a "weighed sum".
+
+    `around` is one of `AROUND`; any other name, or None, says that nothing is known. "fused": XLA
+    may have what made the operand within its own code, of a derivative the tangent; "scaled", of a
+    derivative, only what is made of it; either, that XLA's code made the result. "stored": a kernel
+    made a derivative's result, and XLA may have more within its own code than it would write and
+    read for a kernel; with "apart", nothing of the tangent's, with "again", what is made of that
+    result. "apart": there is no such thing, forward or around a derivative. "narrowed": what is
+    "fused" reads 32 bits or more to make the logits, which have 16. Forward, "product": it is
+    "apart", and a matrix product made the operand, maybe times a number.
+    """
+
+    batch_invariant: bool | None = None  # as the caller asked
+    alone: bool = True
+    widened: bool = False
+    around: str | None = None
+    multiplied: bool = False
+    biased: bool = False
+    differentiated: bool = False
+    read: str | None = None
+
+    @property
+    def may_split(self) -> bool:
+        """Whether the caller says that plans may depend on the number of rows."""
+        return self.batch_invariant is False
 
     @property
     def is_fused(self) -> bool:
@@ -144,72 +190,29 @@ class Context(NamedTuple):
         return self.is_apart and not self.biased
 
 
-def choose(
-    op: str,
-    shape: tuple[Any, ...],
-    axis: int,
-    dtype: Any,
-    output_dtype: Any,
-    platform: str,
-    *,
-    batch_invariant: bool | None = None,
-    alone: bool = True,
-    widened: bool = False,
-    around: str | None = None,
-    multiplied: bool = False,
-    biased: bool = False,
-    differentiated: bool = False,
-    read: str | None = None,
-) -> Choice:
-    """What runs `op`, a primitive's name, on a platform that has kernels for these dtypes.
+UNKNOWN = Context()
 
-    `shape` is that of the whole operand, however an automatic mesh shards it; with `alone` no
-    devices share it, or each has whole rows and this is what it has. `widened` says that a
-    program has the operand in float32, and 16 bits before that; of a derivative, that all is that
-    its result and its tangent, or one of them, are computed from. `multiplied` says that the
-    kernels multiply the logits by a number, and XLA what comes back, `biased` that they add a bias
-    to them, and `differentiated` that there is a derivative too; "selected_" before its name, that
-    its tangent and its result are selected by a mask. `read` says, where there is none, how the
-    program seems to read the result (`_neighbours.likely_read`): "returned", as it is, or by code
-    of XLA's alone, "converted" and returned, "reduced", maybe "across" its rows, or "summed" with
-    all rows, or "picked" from; or with an array of its shape, by "elements", or "weighed" and
-    reduced, or a "weighed sum".
 
-    `around` is one of `AROUND`; any other name, or None, says that nothing is known. "fused": XLA
-    may have what made the operand within its own code, of a derivative the tangent; "scaled", of a
-    derivative, only what is made of it; either, that XLA's code made the result. "stored": a kernel
-    made a derivative's result, and XLA may have more within its own code than it would write and
-    read for a kernel; with "apart", nothing of the tangent's, with "again", what is made of that
-    result. "apart": there is no such thing, forward or around a derivative. "narrowed": what is
-    "fused" reads 32 bits or more to make the logits, which have 16. Forward, "product": it is
-    "apart", and a matrix product made the operand, maybe times a number.
+def choose(problem: Problem, seen: Context = UNKNOWN) -> Choice:
+    """What runs it on a platform that has kernels for these dtypes.
+
+    "selected_" before the name of an op says of a derivative that its tangent and its result are
+    selected by a mask, "biased_" of others that kernels would add a bias.
     """
-    rule = RULES.get(platform)
-    if is_short(op, shape[axis], platform):
-        return Choice("xla", f"rows of {shape[axis]}: XLA's vectors go across them")
+    op, platform, rule = problem.op, problem.platform, RULES.get(problem.platform)
+    if is_short(problem):
+        return Choice("xla", f"rows of {problem.columns}: XLA's vectors go across them")
     if rule is None:
         return Choice(platform, "the kernels are the faster ones at every size")
-    if batch_invariant:
+    if seen.batch_invariant:
         return Choice(platform, "batch_invariant=True: XLA does not promise it")
-    if not all(isinstance(d, int) for d in shape):
+    if not problem.is_static:
         return Choice(platform, "the shape is symbolic")
     if op.startswith("selected_"):
         return Choice("xla", "between two selects by a mask, which XLA fuses with it")
-    problem = Problem(op, shape, axis, dtype, output_dtype, platform)
     if not problem.is_last and op.startswith("biased_") and problem.columns in rule.biased:
-        wide, plain = compute_dtype(dtype, output_dtype), op.removeprefix("biased_")
-        return choose(plain, shape, axis, wide, output_dtype, platform)
-    may_split = batch_invariant is False
-    seen = Context(
-        may_split=may_split,
-        alone=alone,
-        widened=widened,
-        around=around,
-        multiplied=multiplied,
-        biased=biased,
-        differentiated=differentiated,
-        read=read,
-    )
+        wide, plain = compute_dtype(problem.dtype, problem.output_dtype), op.removeprefix("biased_")
+        return choose(problem._replace(op=plain, dtype=wide))
     steps = (
         _returned,
         _widened,
@@ -367,10 +370,7 @@ def _makers_of_read(seen: Context, case: tuple[Any, ...], columns: int, rule: Ru
 
 def _across(problem: Problem, seen: Context, rule: Rule) -> Choice | None:
     del seen
-    op, shape, axis, dtype, output_dtype, _ = problem
-    if problem.is_last:
-        return None
-    why = _why_not_interleaved(op, shape, axis, dtype, output_dtype, rule)
+    why = None if problem.is_last else _why_not_interleaved(problem, rule)
     return Choice("xla", why) if why else None
 
 
@@ -396,13 +396,12 @@ def _around(problem: Problem, seen: Context, rule: Rule) -> Choice | None:
 
 def _slabs(problem: Problem, seen: Context, rule: Rule) -> Choice | None:
     del seen
-    op, shape, axis, dtype, output_dtype, platform = problem
-    if problem.is_last or not in_slabs(op, shape, axis, dtype, output_dtype, rule.slabs):
+    if problem.is_last or not in_slabs(problem, rule.slabs):
         return None
-    if math.prod(shape[:axis]) <= rule.slabs.few:
+    if problem.outer <= rule.slabs.few:
         why = f"at most {rule.slabs.few} slabs, which more blocks may share"
-        return Choice(platform, why, batch_invariant=False)
-    return Choice(platform, "neighbours that blocks keep all together")
+        return Choice(problem.platform, why, batch_invariant=False)
+    return Choice(problem.platform, "neighbours that blocks keep all together")
 
 
 def _derivative(problem: Problem, seen: Context, rule: Rule) -> Choice | None:
@@ -487,18 +486,14 @@ def _odd(problem: Problem, seen: Context, rule: Rule) -> Choice:
     return Choice(problem.platform, SINGLY)
 
 
-def is_short(op: str, columns: Any, platform: str) -> bool:
+def is_short(problem: Problem) -> bool:
     """Whether rows are too short for the kernels; no symbolic length is."""
-    return isinstance(columns, int) and columns <= SHORT_ROWS.get((platform, op), 0)
+    columns, least = problem.columns, SHORT_ROWS.get((problem.platform, problem.op), 0)
+    return isinstance(columns, int) and columns <= least
 
 
 def made_as_read(
-    op: str,
-    shape: tuple[Any, ...],
-    axis: int,
-    dtype: Any,
-    output_dtype: Any,
-    platform: str,
+    problem: Problem,
     *,
     how: Collection[str],
     by_kernel: bool,
@@ -508,7 +503,7 @@ def made_as_read(
     fused: bool,
     by_rows: bool = False,
 ) -> str | None:
-    """Who makes the result of `op`, once it is known `how` code reads it that XLA may have it in.
+    """Who makes the result of an op, once it is known `how` code reads it that XLA may have it in.
 
     There is a derivative. "pairs": a kernel makes two values of each row, and XLA the elements
     where it reads them; "kernel": one writes what XLA's code would have made; "xla": its code makes
@@ -521,50 +516,48 @@ def made_as_read(
     `fused` that XLA may have what makes it within its code, and `by_rows` that a number for each
     row is part of it.
     """
-    rule = _rule_of_last(shape, axis, dtype, output_dtype, platform)
+    rule = _rule_of_last(problem)
     if rule is None:
         return None
-    case, columns = (op, dtype.itemsize), shape[axis]
-    rows = math.prod(shape) // columns
+    case, columns, rows = problem.case, problem.columns, problem.rows
     within = "multiplied" if multiplied else "apart" if before == "apart" else "fused"
     fuses = by_kernel and fused and not (multiplied and before != "apart")
     again = comes_back and "reduced" in how
     if before == "widened":
         reads = {"picked", "reduced"} & set(how)
-        return "pairs" if reads and _reduces_narrow(op, columns, rows, by_rows, rule) else None
-    if again and not multiplied and keeps_picked(op, columns, dtype, platform, how=how):
+        return "pairs" if reads and _reduces_narrow(problem, by_rows, rule) else None
+    if again and not multiplied and keeps_picked(problem, how=how):
         return "kernel" if before and not by_kernel else None
     how = set(how) - {"exponentials"}  # beside which there is another
     if how == {"picked"}:
         return None
     ways = {"again"} if again else how
     made = [rule.unwritten.get((within, way), {}) for way in ways]
-    if fuses and all(any_have(kinds, case, columns) for kinds in made):
+    if fuses and all(map(problem.is_among, made)):
         return "xla"
     if "unread" in how:
         return None
     read = rule.pairs_read.get(case)
     if read and before == "apart" and rows > columns // rule.split_columns:  # one block has each
-        whole = are_whole(columns, dtype.itemsize)
         if by_kernel and "picked" in how:
-            of_pairs = columns >= read.picked and whole
+            of_pairs = columns >= read.picked and problem.is_whole
         elif by_kernel or "reduced" in how:
             of_pairs = columns >= read.reduced
         else:
-            of_pairs = columns >= read.elements and whole
+            of_pairs = columns >= read.elements and problem.is_whole
         if of_pairs:
             return "pairs"
     if by_kernel:
         return None
-    of_kernel = again and any_have(rule.reduced, case, columns)
-    of_kernel |= "across" in how and any_have(rule.across, case, columns)
+    of_kernel = again and problem.is_among(rule.reduced)
+    of_kernel |= "across" in how and problem.is_among(rule.across)
     return "kernel" if before and of_kernel else None
 
 
-def _reduces_narrow(op: str, columns: int, rows: int, by_rows: bool, rule: Rule) -> bool:
+def _reduces_narrow(problem: Problem, by_rows: bool, rule: Rule) -> bool:
     """Whether a kernel reduces rows of 16 bits whose float32 XLA's code reads."""
-    fewest = rule.widened_read.get(op)
-    if fewest is None or rows <= columns // rule.split_columns:  # one block has each
+    fewest, columns = rule.widened_read.get(problem.op), problem.columns
+    if fewest is None or problem.rows <= columns // rule.split_columns:  # one block has each
         return False
     return _least_columns(fewest, columns, 2, by_rows=by_rows) <= columns <= ONE_KERNEL
 
@@ -576,45 +569,33 @@ def _least_columns(fewest: Fewest, columns: int, size: int, *, by_rows: bool) ->
     return fewest.odd_by_rows if by_rows else fewest.odd
 
 
-def _rule_of_last(
-    shape: tuple[Any, ...], axis: int, dtype: Any, output_dtype: Any, platform: str
-) -> Rule | None:
+def _rule_of_last(problem: Problem) -> Rule | None:
     """The rule, of rows along the last axis, of one dtype, and more than costs a launch alone."""
-    rule, known = RULES.get(platform), all(isinstance(d, int) for d in shape)
-    if rule is None or not known or dtype != output_dtype or math.prod(shape[axis + 1 :]) != 1:
+    rule = RULES.get(problem.platform)
+    if rule is None or not problem.is_static:
         return None
-    return rule if math.prod(shape) > rule.elements else None
+    if not (problem.is_of_one_dtype and problem.is_last):
+        return None
+    return rule if problem.elements > rule.elements else None
 
 
-def reads_operand(
-    op: str,
-    shape: tuple[Any, ...],
-    axis: int,
-    dtype: Any,
-    output_dtype: Any,
-    *,
-    batch_invariant: bool | None,
-) -> bool:
-    """Whether XLA's code anywhere may make a derivative that is `op` of what the result is of."""
-    case, columns = (op, dtype.itemsize), shape[axis]
+def reads_operand(problem: Problem, batch_invariant: bool | None) -> bool:
+    """Whether XLA's code anywhere may make a derivative of what the result is of.
+
+    Whatever the problem's platform is.
+    """
     for platform, rule in RULES.items():
         # Neighbours make these XLA's.
         some = (rule.of_operand, rule.singly_in_both)
-        fused = isinstance(columns, int) and any(any_have(kinds, case, columns) for kinds in some)
-        problem = op, shape, axis, dtype, output_dtype, platform
-        around = "fused" if fused else None
-        choice = choose(*problem, batch_invariant=batch_invariant, around=around)
-        if choice.implementation == "xla":
+        fused = isinstance(problem.columns, int) and any(map(problem.is_among, some))
+        seen = Context(batch_invariant, around="fused" if fused else None)
+        if choose(problem._replace(platform=platform), seen).implementation == "xla":
             return True
     return False
 
 
 def takes_terms(
-    op: str,
-    shape: tuple[int, ...],
-    axis: int,
-    dtype: Any,
-    platform: str,
+    problem: Problem,
     *,
     masked: bool,
     tiled: bool,
@@ -622,13 +603,13 @@ def takes_terms(
     read: str | None,
     differentiated: bool,
 ) -> bool:
-    """Whether a kernel puts in what a mask does before `op`, of what XLA could fuse nothing with.
+    """Whether a kernel puts in what a mask does before an op, of what XLA could fuse nothing with.
 
     Or adds a bias to what a matrix product made, where nothing is `masked`. `tiled` says that mask
     or bias has several rows and is repeated, `product` that a matrix product made the logits,
     `read` how the result is, as `choose` is told; masks alone go by that and the derivative.
     """
-    rule, problem = RULES[platform], Problem(op, shape, axis, dtype, dtype, platform)
+    rule = RULES[problem.platform]
     terms = rule.masks_tiled if tiled else rule.masks
     some = problem.is_among(terms.whole if problem.is_whole else terms.odd)
     of_scores = product and masked != tiled
@@ -642,11 +623,7 @@ def takes_terms(
 
 
 def makes_together(
-    shape: tuple[Any, ...],
-    axis: int,
-    dtype: Any,
-    output_dtype: Any,
-    platform: str,
+    problem: Problem,
     *,
     differentiated: bool,
     by_kernel: bool,
@@ -660,109 +637,97 @@ def makes_together(
     that the program returns or that may be part of what comes back, `read` how it seems to read
     what is not differentiated, as `choose` is told.
     """
-    rule = _rule_of_last(shape, axis, output_dtype, output_dtype, platform)
-    both = rule and rule.both.get((differentiated, dtype.itemsize, output_dtype.itemsize))
-    if not rule or not both or math.prod(shape) <= shape[axis] ** 2 // rule.split_columns:
+    size, output_size, columns = (
+        problem.dtype.itemsize,
+        problem.output_dtype.itemsize,
+        problem.columns,
+    )
+    rule = _rule_of_last(problem._replace(dtype=problem.output_dtype))
+    both = rule and rule.both.get((differentiated, size, output_size))
+    if not rule or not both or problem.elements <= columns**2 // rule.split_columns:
         return False  # or one block has each row
     if not differentiated and read in ("returned", "across", "converted"):
         return False
-    moved = axis != len(shape) - 1
-    if by_kernel and (moved or (differentiated and output_dtype.itemsize == 2)):
+    moved = problem.axis != len(problem.shape) - 1
+    if by_kernel and (moved or (differentiated and output_size == 2)):
         return False
-    columns = shape[axis]
-    least = _least_columns(both.fewest, columns, dtype.itemsize, by_rows=by_rows)
+    least = _least_columns(both.fewest, columns, size, by_rows=by_rows)
     if not least <= columns <= both.most:
         return False
-    return not _sums_slowly(rule, shape, axis, dtype.itemsize, differentiated=differentiated)
+    return not _sums_slowly(problem, size, rule, differentiated=differentiated)
 
 
-def _sums_slowly(
-    rule: Rule, shape: tuple[Any, ...], axis: int, size: int, *, differentiated: bool
-) -> bool:
+def _sums_slowly(problem: Problem, size: int, rule: Rule, *, differentiated: bool) -> bool:
     """Whether XLA's sums of all elements, made of logits of `size` bytes each, may be slow."""
-    slow, (columns, *others) = rule.slow_sums, (shape[axis], *shape[:axis], *shape[axis + 1 :])
-    if size != 4 or columns != slow.columns:
+    slow, axis = rule.slow_sums, problem.axis
+    if size != 4 or problem.columns != slow.columns:
         return False
+    others = problem.shape[:axis] + problem.shape[axis + 1 :]
     fewest = slow.differentiated if differentiated else slow.forward
     return not all(isinstance(d, int) for d in others) or math.prod(others) >= fewest
 
 
-def makes_anew(
-    shape: tuple[Any, ...],
-    axis: int,
-    read: int,
-    size: int,
-    platform: str,
-    *,
-    values: int,
-    exponentials: bool,
-) -> bool:
+def makes_anew(problem: Problem, *, read: int, values: int, exponentials: bool) -> bool:
     """Whether the last step of a derivative has the elements anew that it is made of.
 
     XLA's code makes these of so many `values` for each row, of logits of so many bytes that it
-    reads, results of `size` bytes and tangents that there may be `exponentials` in.
+    reads, results of the problem's dtype and tangents that there may be `exponentials` in.
     """
-    rule, case = RULES[platform], (read, size, values)
-    kinds = rule.anew if isinstance(shape[axis], int) else {}
-    if not (exponentials or read == 2) or not any_have(kinds, case, shape[axis]):
+    rule, case = RULES[problem.platform], (read, problem.dtype.itemsize, values)
+    kinds = rule.anew if isinstance(problem.columns, int) else {}
+    if not (exponentials or read == 2) or not any_have(kinds, case, problem.columns):
         return False
-    return not _sums_slowly(rule, shape, axis, read, differentiated=True)
+    return not _sums_slowly(problem, read, rule, differentiated=True)
 
 
-def keeps_masked(op: str, columns: Any, dtype: Any, platform: str, *, tiled: bool) -> bool:
-    """Whether the derivative of `op` is a kernel's, behind a mask that may be `tiled`."""
-    if not isinstance(columns, int):
+# Of an op's result, what is done about its derivative.
+
+
+def keeps_masked(problem: Problem, *, tiled: bool) -> bool:
+    """Whether the derivative is a kernel's, behind a mask that may be `tiled`."""
+    if not isinstance(problem.columns, int):
         return False
-    kinds, whole = RULES[platform].masks_apart, are_whole(columns, dtype.itemsize)
-    some = any_have(kinds.whole if whole else kinds.odd, (op, dtype.itemsize), columns)
-    return some and (tiled or not whole)
+    kinds, whole = RULES[problem.platform].masks_apart, problem.is_whole
+    return problem.is_among(kinds.whole if whole else kinds.odd) and (tiled or not whole)
 
 
-def keeps_picked(op: str, columns: Any, dtype: Any, platform: str, *, how: Collection[str]) -> bool:
+def keeps_picked(problem: Problem, *, how: Collection[str]) -> bool:
     """Whether kernels write, and differentiate, what labels pick from and what is reduced too."""
-    read = RULES[platform].pairs_read.get((op, dtype.itemsize))
-    if read is None or not {"picked", "reduced"} <= set(how) or not isinstance(columns, int):
+    read = RULES[problem.platform].pairs_read.get(problem.case)
+    known = isinstance(problem.columns, int)
+    if read is None or not {"picked", "reduced"} <= set(how) or not known:
         return False
-    return "exponentials" in how or columns < read.both
+    return "exponentials" in how or problem.columns < read.both
 
 
-def rereads(
-    op: str, shape: tuple[Any, ...], axis: int, dtype: Any, platform: str, *, multiplied: bool
-) -> bool:
-    """Whether XLA's derivative reads a result of `op` that a kernel wrote, and its tangent is of.
+def rereads(problem: Problem, *, multiplied: bool) -> bool:
+    """Whether XLA's derivative reads a result that a kernel wrote, and its tangent is of.
 
     The kernel may have multiplied the logits.
     """
-    columns, rule = shape[axis], RULES[platform]
-    least = rule.reread.get((op, dtype.itemsize))
-    if least is None or not all(isinstance(d, int) for d in shape[axis:]):
+    least = RULES[problem.platform].reread.get(problem.case)
+    if least is None or not all(isinstance(d, int) for d in problem.shape[problem.axis :]):
         return False
-    last = math.prod(shape[axis + 1 :]) == 1
-    return last and (multiplied or are_whole(columns, dtype.itemsize) or columns >= least)
+    return problem.is_last and (multiplied or problem.is_whole or problem.columns >= least)
 
 
-def reads_stored(
-    op: str, shape: tuple[Any, ...], axis: int, dtype: Any, platform: str, *, how: Collection[str]
-) -> bool:
-    """Whether XLA's derivative reads a result of `op` that a kernel wrote, whatever is made of it.
+def reads_stored(problem: Problem, *, how: Collection[str]) -> bool:
+    """Whether XLA's derivative reads a result that a kernel wrote, whatever is made of it.
 
     XLA may have what made its tangent within it, and it is known `how` its code reads the result.
     """
-    columns, kinds = shape[axis], RULES[platform].stored
-    if not isinstance(columns, int) or math.prod(shape[axis + 1 :]) != 1:
+    columns, kinds = problem.columns, RULES[problem.platform].stored
+    if not isinstance(columns, int) or not problem.is_last:
         return False
     most = next((way for way in kinds if way in how), None)
-    some = most is not None and any_have(kinds[most], (op, dtype.itemsize), columns)
-    return some or columns > ONE_KERNEL
+    return (most is not None and problem.is_among(kinds[most])) or columns > ONE_KERNEL
 
 
-def keeps_neighbours(
-    op: str, shape: tuple[int, ...], axis: int, dtype: Any, output_dtype: Any, rule: Rule
-) -> bool:
+def keeps_neighbours(problem: Problem, rule: Rule) -> bool:
     """Whether the kernels read rows along this axis once, or are the faster ones all the same."""
-    columns, inner, vector = shape[axis], math.prod(shape[axis + 1 :]), 16 // dtype.itemsize
-    rows = math.prod(shape) // columns
-    if FAMILY[op] == "logsumexp":
+    op, dtype, columns, inner = problem.op, problem.dtype, problem.columns, problem.inner
+    rows, vector = problem.rows, 16 // dtype.itemsize
+    if problem.family == "logsumexp":
         if inner == vector and columns > rule.slab_columns:
             return False  # the kernel that keeps them has nothing to do for most of its threads
         few = columns >= rule.few_values.columns and rows <= rule.few_values.rows
@@ -770,10 +735,10 @@ def keeps_neighbours(
             return False
         return columns <= rule.streamed_columns or rows >= rule.rows_twice
     inputs = 1 if op in FORWARD else 2
-    if in_slabs(op, shape, axis, dtype, output_dtype, rule.slabs):
-        return _keeps_slabs(op, shape, axis, dtype, rule.slabs)
+    if in_slabs(problem, rule.slabs):
+        return _keeps_slabs(problem, rule.slabs)
     if inner % vector == 0:
-        if dtype != output_dtype:
+        if not problem.is_of_one_dtype:
             fewest = rule.converted_vectors.get(dtype.itemsize, 0)
             few_side_by_side = inner <= 2 * vector and (inputs == 2 or dtype.itemsize == 2)
             if inner == vector or few_side_by_side or columns * inner < fewest * vector:
@@ -786,22 +751,21 @@ def keeps_neighbours(
         fits = columns * 4 * 16 * inputs <= rule.panel_bytes
         most = 0 if few or narrow else rule.panel_columns[op.removeprefix("masked_")]
         return fits or columns <= most or (inputs == 1 and rows >= rule.rows_twice)
-    if dtype != output_dtype:
+    if not problem.is_of_one_dtype:
         return False
     slab = columns * inner
     together = vector // math.gcd(slab, vector)  # that are whole vectors
     fits = together * slab * dtype.itemsize * inputs <= rule.slabs.tile_bytes
-    return fits and math.prod(shape[:axis]) >= rule.slabs.tiles * together
+    return fits and problem.outer >= rule.slabs.tiles * together
 
 
-def in_slabs(
-    op: str, shape: tuple[int, ...], axis: int, dtype: Any, output_dtype: Any, rule: Slabs
-) -> bool:
+def in_slabs(problem: Problem, rule: Slabs) -> bool:
     """Whether neighbours along this axis are kept all together, if the kernels run them."""
-    columns, inner, vector = shape[axis], math.prod(shape[axis + 1 :]), 16 // dtype.itemsize
-    if inner == 1 or FAMILY.get(op) != "softmax" or dtype != output_dtype or dtype.itemsize == 8:
+    columns, inner, dtype = problem.columns, problem.inner, problem.dtype
+    narrow = problem.is_of_one_dtype and dtype.itemsize < 8
+    if problem.is_last or problem.family != "softmax" or not narrow:
         return False
-    places = columns * inner * (1 if op in FORWARD else 2)
+    places, vector = columns * inner * (1 if problem.op in FORWARD else 2), 16 // dtype.itemsize
     if inner % vector == 0:
         few = inner < 4 * vector
         return few and columns > rule.columns and places > rule.vectors * vector
@@ -809,9 +773,9 @@ def in_slabs(
     return columns > rule.tile_columns or not small
 
 
-def _keeps_slabs(op: str, shape: tuple[int, ...], axis: int, dtype: Any, rule: Slabs) -> bool:
-    columns, inner, size = shape[axis], math.prod(shape[axis + 1 :]), dtype.itemsize
-    slabs, inputs = math.prod(shape[:axis]), 1 if op in FORWARD else 2
+def _keeps_slabs(problem: Problem, rule: Slabs) -> bool:
+    columns, inner, size = problem.columns, problem.inner, problem.dtype.itemsize
+    slabs, inputs = problem.outer, 1 if problem.op in FORWARD else 2
     slab = columns * inner * size * inputs
     if slabs < rule.fewest[inputs] or slab > rule.most_bytes[size]:
         return False
@@ -820,7 +784,7 @@ def _keeps_slabs(op: str, shape: tuple[int, ...], axis: int, dtype: Any, rule: S
         return False
     wide = period > rule.wide * (4 // size) and columns > rule.columns
     if inputs == 1:
-        least = rule.forward_bytes[op]
+        least = rule.forward_bytes[problem.op]
     elif (wide and period > 2 * rule.wide) or (are_whole(inner, size) and slab > rule.whole_bytes):
         return False
     else:
@@ -829,25 +793,21 @@ def _keeps_slabs(op: str, shape: tuple[int, ...], axis: int, dtype: Any, rule: S
     return slabs * slab >= (max(least, rule.wide_bytes[inputs]) if wide else least)
 
 
-def _why_not_interleaved(
-    op: str, shape: tuple[int, ...], axis: int, dtype: Any, output_dtype: Any, rule: Rule
-) -> str:
+def _why_not_interleaved(problem: Problem, rule: Rule) -> str:
     """Why rows along another axis than the last are XLA's; the empty string if they are not."""
-    family = FAMILY.get(op, "")
+    family, size = problem.family, problem.dtype.itemsize
     if family == "terms":
         return "masks and other terms are fused along the last axis alone"
-    converts = family == "softmax" and dtype != output_dtype
+    converts = family == "softmax" and not problem.is_of_one_dtype
     unrolled = rule.interleaved.get("conversion" if converts else family, 0)
-    whole = are_whole(math.prod(shape[axis + 1 :]), dtype.itemsize)
-    if family == "softmax" and not converts and whole and dtype.itemsize < 8:
+    if family == "softmax" and not converts and are_whole(problem.inner, size) and size < 8:
         unrolled = 1  # two to four are held by a thread of the kernels
-    if shape[axis] <= unrolled:
+    if problem.columns <= unrolled:
         return f"at most {unrolled} columns along another axis, which XLA unrolls"
-    derivative = family == "softmax" and op not in FORWARD
-    narrow = shape[axis] <= rule.narrow_columns and math.prod(shape) <= rule.narrow_elements
-    if derivative and narrow:
+    narrow = problem.columns <= rule.narrow_columns and problem.elements <= rule.narrow_elements
+    if problem.is_derivative and narrow:
         return f"at most {rule.narrow_elements} elements of {rule.narrow_columns} columns"
-    known = family in ("softmax", "logsumexp") and dtype.itemsize < 8
-    if known and not keeps_neighbours(op, shape, axis, dtype, output_dtype, rule):
+    known = family in ("softmax", "logsumexp") and size < 8
+    if known and not keeps_neighbours(problem, rule):
         return "rows along another axis that are too long, or too few, for the kernels"
     return ""

@@ -55,6 +55,14 @@ def number_of(value: Any) -> float | None:
     return float(constant.get_splat_value().value) if constant.is_splat else None
 
 
+def make_like(result: Any, other: Any) -> None:
+    """Has what made an array read what an operation of its kind, which is erased, does."""
+    assert name_of(result.owner) == name_of(other.owner) and result.type == other.type
+    for number, operand in enumerate(other.owner.operands):
+        result.owner.operands[number] = operand
+    other.owner.erase()
+
+
 class Search:
     """Values to look at, each once: some, and what is added as they are, but not too many."""
 

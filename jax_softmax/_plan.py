@@ -1,7 +1,6 @@
 """`plan`: which kernel a call would run, and how, as the kernels' own code decides it."""
 
 import dataclasses
-import functools
 import math
 import operator
 from collections.abc import Sequence
@@ -92,12 +91,11 @@ def plan(
     name, limits = _resolve(device)
     platform = "cpu" if limits == "cpu" else "cuda"
     if strategy == "auto":
-        problem = op, shape, axes[0], dtype, output_dtype, platform
-        choose = functools.partial(_choice.choose, *problem, batch_invariant=batch_invariant)
-        choice = choose()
+        problem = _choice.Problem(op, shape, axes[0], dtype, output_dtype, platform)
+        choice = _choice.choose(problem, _choice.Context(batch_invariant))
         if op in _choice.FORWARD and choice.implementation != platform:
-            alone = choose(around="apart", read="returned").implementation
-            if alone == platform:
+            alone = _choice.Context(batch_invariant, around="apart", read="returned")
+            if _choice.choose(problem, alone).implementation == platform:
                 reason = f"{choice.reason}; {platform!r} where a program is this call alone"
                 choice = choice._replace(reason=reason)
     else:

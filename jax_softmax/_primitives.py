@@ -19,6 +19,7 @@ from jax.interpreters import ad, batching, xla
 from jax.sharding import AxisType
 
 from . import _lowering, _reference
+from ._implementation import may_be_fused
 
 # The name of the one residual, for `jax.checkpoint_policies.save_only_these_names`.
 RESIDUAL = "jax_softmax"
@@ -126,7 +127,7 @@ def _def_jvp(primitive: Primitive, tangent: Primitive, *, of_operand: bool = Fal
         params.pop("differentiated", None)  # once is enough
         y = checkpoint_name(primitive.bind(*primals, differentiated=True, **params), RESIDUAL)
         more: Sequence[jax.Array] = ()
-        if of_operand and _lowering.may_be_fused(tangent.name, *primals, **params):
+        if of_operand and may_be_fused(tangent.name, *primals, **params):
             more = primals
         return y, _tangent(tangent, y, *tangents, *more, **params)
 

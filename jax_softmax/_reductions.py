@@ -19,6 +19,7 @@ from jax.interpreters import ad, batching, xla
 from jax.sharding import NamedSharding, PartitionSpec
 
 from . import _lowering, _reference
+from ._calls import aligned_spec, without_axis
 from ._primitives import RESIDUAL, batch_to, def_series, is_explicit, vary_alike
 
 
@@ -53,7 +54,7 @@ def _abstract_eval(
     # Of logsumexp: see `_reference.dtype_of_rows`.
     assert others or jnp.dtype(dtype).itemsize >= x.dtype.itemsize
     # Not ShapedArray(shape, dtype), which would drop the explicit sharding and the varying axes.
-    result = _lowering.without_axis(x, axis) if reduces else x
+    result = without_axis(x, axis) if reduces else x
     result = result.update(dtype=dtype, weak_type=False)
     return result if values == 1 else [result] * values
 
@@ -111,7 +112,7 @@ def align(first: jax.Array, *others: jax.Array, axis: int) -> list[jax.Array]:
     x = jax.typeof(first)
     aligned = [first]
     for other in rest:
-        wanted = NamedSharding(x.sharding.mesh, _lowering.aligned_spec(other, x, axis))
+        wanted = NamedSharding(x.sharding.mesh, aligned_spec(other, x, axis))
         same = jax.typeof(other).sharding == wanted
         aligned.append(other if same else jax.sharding.reshard(other, wanted))
     return aligned

@@ -17,9 +17,11 @@ from jax.interpreters import ad, batching, mlir, xla
 
 from . import _lowering, _reference
 from ._affine import BIAS
+from ._calls import call_with_terms, has_kernel_with_terms, one_device
 from ._canonicalize import request as canonical_request
-from ._casts import Seen, bound_and_loaded
-from ._lowering import has_kernel_with_terms
+from ._choice import Context
+from ._implementation import fastest, may_load
+from ._looking import Seen, bound_and_loaded
 from ._primitives import (
     RESIDUAL,
     batch_to,
@@ -285,9 +287,9 @@ def _decide(
     names: tuple[str, ...],
     **params: Any,
 ) -> str | None:
-    """See `_lowering.register_seeing`."""
+    """See `_looking.Seen.made`."""
     # Kernels for a bias alone convert nothing.
-    if "bias" in names or not _lowering.may_load(avals[0], here, **params):
+    if "bias" in names or not may_load(avals[0], here, **params):
         return None
     implementation = _choose(avals, name=name, here=here, names=names, widened=True, **params)
     if implementation == "xla":
@@ -318,8 +320,9 @@ def _choose(
         return backend
     alone = "bias" in names and not (softcap or causal or set(names) - {"bias", "scale"})
     case = name.replace("masked", "biased") if alone else name
-    request = {"axis": axis, "dtype": dtype, "strategy": strategy, "widened": widened}
-    return _lowering.fastest(case, avals[:1], here, batch_invariant, **request).implementation
+    request = {"axis": axis, "dtype": dtype, "strategy": strategy}
+    seen = Context(batch_invariant, widened=widened)
+    return fastest(case, avals[:1], here, seen, **request).implementation
 
 
 def _lower(
@@ -337,14 +340,14 @@ def _lower(
         params["backend"] = "xla"
     avals = loaded[0].avals_in
     wanted = _choose(avals, name=name, here=here, widened=seen.made is not None, **params)
-    alone = _lowering.one_device(ctx)
+    alone = one_device(ctx)
     if wanted == here and alone and has_kernel_with_terms(avals, name=name, here=here, **params):
         ctx, operands = loaded
         names = ("axis", "dtype", "strategy", "factor", "softcap", "causal")
         attributes = {k: params[k] for k in names}
         attributes["batch_invariant"] = params["batch_invariant"] is not False
         terms = "".join(NAMES[n] for n in params["names"])
-        function = _lowering.call_with_terms(name, terms, **attributes)
+        function = call_with_terms(name, terms, **attributes)
         params = {}
     elif wanted == "xla":
         # Where XLA fuses the terms it fuses the softmax with them, whatever that alone would be.

@@ -4,27 +4,103 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 from jax.interpreters import mlir
 
+from . import _choice
 from ._affine import affine_before
-from ._casts import FLOAT32, cast_before
-from ._neighbours import (
-    STAND_IN,
+from ._calls import one_device
+from ._casts import FLOAT32, NARROW, cast_before, rounded
+from ._neighbours import STAND_IN, makers_of
+from ._operations import BARRIER, dtype_among, make_like, name_of, number_of
+from ._pairs import of_rows, row_triples_p
+from ._readers import are_returned, are_rows_kept, likely_read
+from ._reference import as_stored, unchanged
+from ._results import (
     TOLD,
     differences_from,
     is_asked,
+    is_call,
     is_log_softmax,
     is_of_pairs_along,
     is_shifted,
     made_of_rows,
     results_of,
     rows_behind,
+    stand_in,
     summed,
     target_of,
 )
-from ._operations import BARRIER, dtype_among, name_of, number_of
 
 OTHER = {"softmax": "log_softmax", "log_softmax": "softmax"}
+
+
+def made_together(
+    ctx: Any,
+    operand: Any,
+    *,
+    op: str,
+    axis: int,
+    dtype: Any,
+    backend: str | None,
+    strategy: str,
+    batch_invariant: bool | None,
+    differentiated: bool = False,
+) -> Any | None:
+    """Softmax or log-softmax, if the program has the other one of the same logits before it.
+
+    Both are made of three values for each row then, which one kernel makes, in place of what made
+    the other one: XLA's code, which computes their elements where it reads them, would have neither
+    with the other's reductions.
+    """
+    (here, *others), (aval,) = ctx.module_context.platforms, ctx.avals_in
+    asked = backend or batch_invariant or strategy != "auto"
+    explicit = aval.sharding.mesh.are_all_axes_explicit
+    if here not in _choice.RULES or others or asked or explicit or not one_device(ctx):
+        return None  # which a CPU's is, before anything is looked at
+    functions = ctx.module_context.symbol_table
+    source, scale = source_of(operand, aval, axis, functions)
+    found = other_of(op, operand, aval, axis, dtype, functions)
+    if found is None or makers_of(source, functions).fused is not False:
+        return None
+    other, logits = found
+    by_kernel = is_call(other)
+    # What a kernel read it reads again; XLA's code may have made a copy of that.
+    cast = None if by_kernel else cast_before(logits, aval)
+    read = logits if by_kernel else source
+    narrow = dtype_among(NARROW, read) or aval.dtype
+    way, by_rows = None, are_rows_kept(operand, axis)
+    if not differentiated:
+        way = likely_read(operand, axis, dtype, functions, [other])
+        way = "returned" if are_returned(operand, dtype) else way
+    is_faster = _choice.makes_together(
+        _choice.Problem(op, aval.shape, axis, narrow, dtype, here),
+        differentiated=differentiated,
+        by_kernel=by_kernel,
+        by_rows=by_rows,
+        read=way,
+    )
+    if not is_faster or (narrow.itemsize == 2 and scale != 1):
+        return None
+    divides = name_of(other.owner) == "stablehlo.divide"
+
+    def both(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+        x = as_stored(x) if cast is None else x
+        wide = {"dtype": jnp.dtype("float32"), "log_sums": True}
+        shifted, log_sum, factor = of_rows(row_triples_p, x, axis=axis, scale=scale, **wide)
+        y, log = jnp.exp(shifted) * factor, shifted - log_sum
+        y = unchanged(y, op="softmax") if divides else y
+        return y.astype(dtype), log.astype(dtype)
+
+    with mlir.ir.InsertionPoint(other.owner):
+        read = read if cast is None else rounded(cast[0], logits)
+        like = aval.update(dtype=dtype)
+        ctx = ctx.replace(avals_in=[aval.update(dtype=narrow)], avals_out=[like, like])
+        made = mlir.lower_fun(both, multiple_results=True)(ctx, read)
+        this, that = made if op == "softmax" else reversed(made)
+        make_like(other, stand_in(that) if by_kernel else that)
+    return this
 
 
 def source_of(operand: Any, aval: Any, axis: int, functions: Any) -> tuple[Any, float]:
@@ -115,9 +191,9 @@ def _is_softmax(result: Any, e: Any, difference: Any, axis: int, functions: Any)
     numerator, factor = result.owner.operands
     if numerator != e:
         return False
-    op, values = made_of_rows(result, functions) or ("", None)
+    values = made_of_rows(result, functions)
     if values is not None:
-        return op == "softmax" and values.axis == axis
+        return (values.op, values.axis) == ("softmax", axis)
     if name_of(result.owner) == "stablehlo.multiply":
         inverse: Any = getattr(rows_behind(factor, axis), "owner", None)
         if name_of(inverse) != "stablehlo.divide" or number_of(inverse.operands[0]) != 1:

@@ -5,7 +5,7 @@ from functools import partial
 import jax
 from jax.interpreters import mlir
 
-from jax_softmax import _lowering, _neighbours, _reference
+from jax_softmax import _pairs, _reference, _results
 from jax_softmax._operations import name_of
 
 NAME = "plain.row_pairs"
@@ -25,12 +25,12 @@ def _told_of_rows(call):
     if name_of(made_by) != "stablehlo.composite":
         return None
     told = made_by.attributes["composite_attributes"]
-    kinds = _neighbours.kinds_of_rows(told["log_sums"].value, len(made_by.results))
+    kinds = _results.kinds_of_rows(told["log_sums"].value, len(made_by.results))
     return told["axis"].value, kinds
 
 
 def know_pairs(monkeypatch) -> None:
     """Until the test is over: a CPU, which such a rule is put in place for, has no such kernel."""
-    for call_p in (_lowering.row_pairs_p, _lowering.row_triples_p):
+    for call_p in (_pairs.row_pairs_p, _pairs.row_triples_p):
         mlir.register_lowering(call_p, _lower, platform="cpu")
-    monkeypatch.setattr(_neighbours, "_told_of_rows", _told_of_rows)
+    monkeypatch.setattr(_results, "_told_of_rows", _told_of_rows)

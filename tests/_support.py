@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 import jax_softmax
-from jax_softmax import _canonicalize, _native, _primitives, _reductions
+from jax_softmax import _canonicalize, _choice, _native, _primitives, _reductions
 
 # Along the last axis, and along any.
 ROW_STRATEGIES = ("warp", "registers", "tile", "block", "ring", "cluster", "split", "stream")
@@ -30,6 +30,11 @@ def has_gpu() -> bool:
     with contextlib.suppress(RuntimeError):
         return bool(jax.devices("cuda"))
     return False
+
+
+def choice_of(*problem, **seen) -> _choice.Choice:
+    """What runs an op, by the fields of its problem and what is seen beside it."""
+    return _choice.choose(_choice.Problem(*problem), _choice.Context(**seen))
 
 
 def native_module(backend: str):

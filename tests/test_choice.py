@@ -9,13 +9,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from _support import bind, compiled, count_calls
+from _support import bind, choice_of, compiled, count_calls
 from _truth import BACKWARD, FORWARD, GRADIENT
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import jax_softmax
-from jax_softmax import _choice, _lowering, _native, _neighbours, plan
+from jax_softmax import _as_read, _choice, _looking, _native, _readers, plan
+
+pytestmark = pytest.mark.usefixtures("quickly_compiled")
 
 MANY = 2**20
 RULE = [  # shape, axis, dtype, output dtype; then softmax, log_softmax, softmax's tangent, others
@@ -130,9 +132,9 @@ def test_the_rule(op, case):
     named = (*FORWARD, "softmax_tangent")
     chosen = expected[named.index(op) if op in named else -1]
     for flag in (None, False):
-        assert _choice.choose(*problem, "cuda", batch_invariant=flag).implementation == chosen
-    assert _choice.choose(*problem, "cuda", batch_invariant=True).implementation == "cuda"
-    assert _choice.choose(*problem, "cpu").implementation == "cpu"
+        assert choice_of(*problem, "cuda", batch_invariant=flag).implementation == chosen
+    assert choice_of(*problem, "cuda", batch_invariant=True).implementation == "cuda"
+    assert choice_of(*problem, "cpu").implementation == "cpu"
 
 
 @pytest.mark.parametrize("op", FORWARD)
@@ -154,7 +156,7 @@ def test_few_rows_that_clusters_keep_may_be_split_from_fewer_columns_on(
 ):
     request = {"op": op, "device": "H200", "output_dtype": dtypes[-1]}
     problem = op, shape, 1, *(jnp.dtype(dtypes[i]) for i in (0, -1)), "cuda"
-    shared = _choice.choose(*problem, alone=False)
+    shared = choice_of(*problem, alone=False)
     assert shared.batch_invariant == (shape[1] < 32_768)  # devices that share rows keep to it
     chosen, kept = (plan(shape, dtypes[0], batch_invariant=f, **request) for f in (None, True))
     assert chosen.strategy == (expected or kept.strategy) and kept.strategy != "split"
@@ -169,18 +171,18 @@ def test_many_rows_that_may_be_split_have_the_rule_of_others(op, columns):
     problem = op, (4096, columns), 1, *[jnp.dtype("float32")] * 2, "cuda"
     for around in (None, *_choice.AROUND):
         kept, free = (
-            _choice.choose(*problem, around=around, batch_invariant=flag) for flag in (None, False)
+            choice_of(*problem, around=around, batch_invariant=flag) for flag in (None, False)
         )
         assert free == kept
     few = op, (8, columns), *problem[2:]
-    split = _choice.choose(*few, batch_invariant=False)
+    split = choice_of(*few, batch_invariant=False)
     assert split.batch_invariant == (columns == 16_384 and op in GRADIENT)
 
 
 @pytest.mark.parametrize("op, most", [("cross_entropy_gradient", 2), ("absmax", 8)])
 def test_on_a_cpu_the_shortest_rows_of_some_ops_are_xlas(op, most):
     def chosen(op, columns, platform):
-        return _choice.choose(op, (MANY, columns), 1, *[jnp.dtype("float64")] * 2, platform)
+        return choice_of(op, (MANY, columns), 1, *[jnp.dtype("float64")] * 2, platform)
 
     why = f"rows of {most}: XLA's vectors go across them"
     assert chosen(op, most, "cpu") == _choice.Choice("xla", why)
@@ -275,9 +277,9 @@ OTHER_OPS = [  # op, shape, axis, expected
 def test_the_rule_of_other_ops(op, shape, axis, expected):
     for dtype in map(jnp.dtype, ("bfloat16", "float32")):
         problem = op, shape, axis, dtype, dtype
-        assert _choice.choose(*problem, "cuda").implementation == expected
-        assert _choice.choose(*problem, "cuda", batch_invariant=True).implementation == "cuda"
-        assert _choice.choose(*problem, "cpu").implementation == "cpu"
+        assert choice_of(*problem, "cuda").implementation == expected
+        assert choice_of(*problem, "cuda", batch_invariant=True).implementation == "cuda"
+        assert choice_of(*problem, "cpu").implementation == "cpu"
 
 
 @pytest.mark.parametrize("op", FORWARD)
@@ -285,7 +287,7 @@ def test_with_what_comes_before_it_float32_is_xlas(op):
     def chosen(shape, axis=1, dtype="float32", output_dtype=None, **seen):
         dtypes = [jnp.dtype(dtype), jnp.dtype(output_dtype or dtype)]
         seen |= {"around": "fused"}
-        return _choice.choose(op, shape, axis, *dtypes, "cuda", **seen).implementation
+        return choice_of(op, shape, axis, *dtypes, "cuda", **seen).implementation
 
     across = {"softmax": 128, "log_softmax": 256}[op]
     assert chosen((1000, 50_000)) == chosen((64, across, 1024)) == "xla"
@@ -315,9 +317,9 @@ ALONE = [  # op, columns, dtype, and whose it is with nothing before it, and for
 def test_with_nothing_before_them_rows_that_xla_pads_are_the_kernels(case):
     op, columns, dtype, apart, unknown = case
     problem = op, (MANY // 1000, columns), 1, *[jnp.dtype(dtype)] * 2, "cuda"
-    assert _choice.choose(*problem, around="apart").implementation == apart
-    assert _choice.choose(*problem).implementation == unknown
-    assert _choice.choose(*problem, around="fused").implementation == "xla"
+    assert choice_of(*problem, around="apart").implementation == apart
+    assert choice_of(*problem).implementation == unknown
+    assert choice_of(*problem, around="fused").implementation == "xla"
 
 
 RETURNED = [  # op, columns, dtypes, and whose it is, and where a bias is added to it
@@ -359,22 +361,22 @@ RETURNED = [  # op, columns, dtypes, and whose it is, and where a bias is added 
 def test_what_a_program_returns_is_mostly_the_kernels(case):
     op, columns, dtype, output_dtype, *expected = case
     problem = op, (2**25 // columns, columns), 1, jnp.dtype(dtype), jnp.dtype(output_dtype), "cuda"
-    choose = functools.partial(_choice.choose, read="returned")
+    choose = functools.partial(choice_of, read="returned")
     made = [choose(*problem, around="apart", biased=biased) for biased in (False, True)]
     assert [choice.implementation for choice in made] == expected
     if dtype != output_dtype:
         assert choose(*problem, widened=True).implementation == expected[0]
     # Not after what XLA has within its own code, nor along another axis.
-    assert choose(*problem, around="fused") == _choice.choose(*problem, around="fused")
+    assert choose(*problem, around="fused") == choice_of(*problem, around="fused")
     across = op, (2**25 // columns, columns, 2), *problem[2:]
-    assert choose(*across, around="apart") == _choice.choose(*across, around="apart")
+    assert choose(*across, around="apart") == choice_of(*across, around="apart")
 
 
 def test_what_a_program_returns_is_xlas_where_a_launch_is_most_of_it():
     def chosen(op, dtype, rows, columns, **kwargs):
         problem = op, (rows, columns), 1, *[jnp.dtype(dtype)] * 2, "cuda"
         kwargs = {"around": "apart", "read": "returned"} | kwargs
-        return _choice.choose(*problem, **kwargs).implementation
+        return choice_of(*problem, **kwargs).implementation
 
     assert chosen("softmax", "float32", 4096, 1024) == "xla"
     assert chosen("softmax", "float32", 4097, 1024) == "cuda"
@@ -401,7 +403,7 @@ def test_what_a_program_returns_is_xlas_where_a_launch_is_most_of_it():
 def test_few_long_rows_that_a_program_returns_may_be_split(op, dtype, output_dtype):
     def chosen(rows, columns):
         problem = op, (rows, columns), 1, jnp.dtype(dtype), jnp.dtype(output_dtype), "cuda"
-        return _choice.choose(*problem, around="apart", read="returned")
+        return choice_of(*problem, around="apart", read="returned")
 
     for rows, columns in ((1, 2**23), (16, 300_000), (2, 2**15)):
         assert chosen(rows, columns)[::2] == ("cuda", False)
@@ -535,7 +537,7 @@ def _alone(case):
     """The problem of such a case, with nothing before it, and what is chosen as is expected."""
     read, op, rows, columns, dtype, expected = case
     problem = op, (rows, columns), 1, *[jnp.dtype(dtype)] * 2, "cuda"
-    choice = _choice.choose(*problem, around="apart", read=read)
+    choice = choice_of(*problem, around="apart", read=read)
     assert ("pairs" if choice.pairs else choice.implementation) == expected
     return problem, choice
 
@@ -545,15 +547,15 @@ def _alone(case):
 def test_16_bits_in_float32_go_by_how_they_are_read(case, dtype):
     read, op, rows, columns, expected = case
     problem = (rows, columns), 1, jnp.dtype(dtype), jnp.dtype("float32"), "cuda"
-    choice = _choice.choose(op, *problem, widened=True, read=read)
+    choice = choice_of(op, *problem, widened=True, read=read)
     assert ("pairs" if choice.pairs else choice.implementation) == expected
-    unknown = _choice.choose(op, *problem, widened=True)
+    unknown = choice_of(op, *problem, widened=True)
     assert not unknown.pairs
     if expected == "pairs":
         least = 2**17
         if op == "softmax" or "sum" in read:
             least = 2**19 if op == "log_softmax" and columns % 8 else 2**21
-        few = _choice.choose(op, (least // columns, columns), *problem[1:], widened=True, read=read)
+        few = choice_of(op, (least // columns, columns), *problem[1:], widened=True, read=read)
         assert not few.pairs
 
 
@@ -563,11 +565,11 @@ def test_what_a_program_reads_by_elements_goes_by_how(case):
     problem, _ = _alone(case)
     if expected == "xla":  # with what it has before it, too, but for products
         for seen in ({"around": "fused"}, {"around": "apart", "biased": True}):
-            assert _choice.choose(*problem, read=read, **seen).implementation == "xla"
-        product = _choice.choose(*problem, around="product")
-        assert _choice.choose(*problem, around="product", read=read) == product
-    assert _choice.choose(*problem, read=read) == _choice.choose(*problem)
-    assert _choice.choose(*problem, around="apart", read=read, batch_invariant=True)[::2] == (
+            assert choice_of(*problem, read=read, **seen).implementation == "xla"
+        product = choice_of(*problem, around="product")
+        assert choice_of(*problem, around="product", read=read) == product
+    assert choice_of(*problem, read=read) == choice_of(*problem)
+    assert choice_of(*problem, around="apart", read=read, batch_invariant=True)[::2] == (
         "cuda",
         True,
     )
@@ -608,19 +610,19 @@ def test_few_elements_that_are_read_go_by_what_makes_the_logits(case):
     *alone, fused = case
     problem, _ = _alone(alone)
     read = {"read": case[0]}
-    assert _choice.choose(*problem, around="apart", biased=True, **read).implementation == fused
+    assert choice_of(*problem, around="apart", biased=True, **read).implementation == fused
     if fused == "xla":
-        assert _choice.choose(*problem, around="fused", **read).implementation == "xla"
+        assert choice_of(*problem, around="fused", **read).implementation == "xla"
     if alone[-1] == "xla":  # but for products, and what is asked for
         for seen in ({"around": "product"}, {"around": None}, {"batch_invariant": True}):
-            assert _choice.choose(*problem, **seen, **read) == _choice.choose(*problem, **seen)
-        splits = _choice.choose(*problem, around="apart", batch_invariant=False, **read)
+            assert choice_of(*problem, **seen, **read) == choice_of(*problem, **seen)
+        splits = choice_of(*problem, around="apart", batch_invariant=False, **read)
         assert splits.implementation == "xla"
         (op, shape, *_), dtype = problem, jnp.dtype("bfloat16" if "32" in case[4] else "float32")
         others = (op, shape[::-1], 0, *problem[3:]), (op, shape, 1, problem[3], dtype, "cuda")
         for other in others:
-            alike = _choice.choose(*other, around="apart", **read)
-            assert alike == _choice.choose(*other, around="apart")
+            alike = choice_of(*other, around="apart", **read)
+            assert alike == choice_of(*other, around="apart")
 
 
 @pytest.mark.parametrize("op", FORWARD)
@@ -628,7 +630,7 @@ def test_few_elements_that_are_read_go_by_what_makes_the_logits(case):
 def test_what_xla_fuses_on_both_sides_along_another_axis_is_mostly_its_own(op, dtype):
     def chosen(columns, around="fused", read="elements"):
         problem = op, (2**16 // columns, columns, 512), 1, *[jnp.dtype(dtype)] * 2, "cuda"
-        return _choice.choose(*problem, around=around, read=read).implementation
+        return choice_of(*problem, around=around, read=read).implementation
 
     assert chosen(8) == chosen(1024) == "xla"
     assert chosen(21) == chosen(64) == ("xla" if op == "softmax" else "cuda")
@@ -639,7 +641,7 @@ def test_what_xla_fuses_on_both_sides_along_another_axis_is_mostly_its_own(op, d
 def test_classes_along_another_axis_that_labels_pick_from_are_xlas_if_it_unrolls_them(op):
     def chosen(classes, dtype="float32", **seen):
         problem = op, (16, classes, 2**18), 1, *[jnp.dtype(dtype)] * 2, "cuda"
-        return _choice.choose(*problem, around="apart", **seen).implementation
+        return choice_of(*problem, around="apart", **seen).implementation
 
     for dtype in ("float32", "bfloat16"):
         assert chosen(2, dtype, read="picked") == chosen(4, dtype, read="picked") == "xla"
@@ -654,23 +656,21 @@ def test_what_a_program_reads_goes_by_how(case):
     read, op, rows, columns, _, expected = case
     problem, choice = _alone(case)
     # After a product a sum may be another product.
-    scores = _choice.choose(*problem, around="product", read=read)
-    unknown = _choice.choose(*problem, around="product")
+    scores = choice_of(*problem, around="product", read=read)
+    unknown = choice_of(*problem, around="product")
     assert scores == (unknown if expected == "xla" else choice)
     wide = *problem[:4], jnp.dtype("float64"), "cuda"
-    assert _choice.choose(*wide, around="apart", read=read) == _choice.choose(*wide, around="apart")
-    assert _choice.choose(*problem, read=read) == _choice.choose(*problem)
+    assert choice_of(*wide, around="apart", read=read) == choice_of(*wide, around="apart")
+    assert choice_of(*problem, read=read) == choice_of(*problem)
     for seen in ({"around": "fused"}, {"around": "apart", "biased": True}):
-        chosen = _choice.choose(*problem, read=read, **seen)
+        chosen = choice_of(*problem, read=read, **seen)
         fuses = columns >= 2**13 if read == "summed" else columns > 4096 and expected == "xla"
         if read in ("reduced", "summed") and fuses:  # what is before it, too
             assert chosen.implementation == "xla"
         else:
-            assert chosen == _choice.choose(*problem, **seen)
+            assert chosen == choice_of(*problem, **seen)
     across = op, (rows, columns, 3), *problem[2:]
-    assert _choice.choose(*across, around="apart", read=read) == _choice.choose(
-        *across, around="apart"
-    )
+    assert choice_of(*across, around="apart", read=read) == choice_of(*across, around="apart")
 
 
 @pytest.mark.parametrize("columns", [15, 17, 33, 34, 45, 67, 257, 260, 513])
@@ -680,19 +680,19 @@ def test_with_nothing_before_them_rows_that_xla_reads_singly_are_the_kernels(col
     in_both = "cuda" if columns == 513 else kernels
     for around in ("apart", "product"):
         for one in ({}, {"multiplied": True}):
-            assert _choice.choose(*problem, around=around, **one).implementation == kernels
-        both = _choice.choose(*problem, around=around, differentiated=True)
+            assert choice_of(*problem, around=around, **one).implementation == kernels
+        both = choice_of(*problem, around=around, differentiated=True)
         assert both.implementation == in_both
-    assert _choice.choose(*problem, around="fused").implementation == "xla"
+    assert choice_of(*problem, around="fused").implementation == "xla"
     # XLA multiplies both ways.
     both = {"around": "apart", "differentiated": True, "multiplied": True}
     worst = "cuda" if columns == 67 else "xla"
-    assert _choice.choose(*problem, **both).implementation == worst
+    assert choice_of(*problem, **both).implementation == worst
     wide = *problem[:3], jnp.dtype("bfloat16"), *problem[4:]
-    assert _choice.choose(*wide, around="apart").implementation == "xla"
+    assert choice_of(*wide, around="apart").implementation == "xla"
     derivative = "softmax_tangent", *problem[1:]
     for around in ("fused", "scaled"):
-        assert _choice.choose(*derivative, around=around).implementation == worst
+        assert choice_of(*derivative, around=around).implementation == worst
 
 
 # By what is before them, and whether a kernel multiplies them or adds a bias.
@@ -714,7 +714,7 @@ def test_rows_that_xla_reads_singly_are_the_kernels_both_ways(columns, kernels):
         problem = "softmax", (MANY, columns), 1, *[jnp.dtype("float32")] * 2, "cuda"
         seen = {way: True} if way else {}
         seen |= {"around": around, "differentiated": differentiated}
-        return _choice.choose(*problem, **seen).implementation
+        return choice_of(*problem, **seen).implementation
 
     ours = [chosen(*before, True) for before in PRECEDED]
     assert ours == ["cuda"] * kernels + ["xla"] * (5 - kernels)
@@ -734,7 +734,7 @@ TOGETHER = (12, 20, 28, 36, 100, 500, 1020)  # that XLA reads by fours: 8 bytes
 def test_rows_that_xla_reads_some_at_a_time_are_its_own_after_what_it_fuses(op, columns):
     def chosen(around, dtype="bfloat16", **seen):
         problem = op, (MANY, columns), 1, *[jnp.dtype(dtype)] * 2, "cuda"
-        return _choice.choose(*problem, around=around, **seen).implementation
+        return choice_of(*problem, around=around, **seen).implementation
 
     together = columns in TOGETHER or (op == "softmax" and columns in (10, 22, 50, 1002))
     fused = "xla" if together or columns == 8 else "cuda"
@@ -759,15 +759,15 @@ def test_rows_that_are_rounded_to_16_bits_are_xlas_where_it_reads_fast(op, colum
     problem = op, (MANY, columns), 1, *[jnp.dtype("bfloat16")] * 2, "cuda"
     for differentiated in (False, True):
         seen = {"around": "narrowed", "differentiated": differentiated}
-        assert _choice.choose(*problem, **seen).implementation == expected[op]
-    assert _choice.choose(*problem, **seen, batch_invariant=True).implementation == "cuda"
+        assert choice_of(*problem, **seen).implementation == expected[op]
+    assert choice_of(*problem, **seen, batch_invariant=True).implementation == "cuda"
 
 
 @pytest.mark.parametrize("columns", [10, 18, 22, 34, 150])
 def test_rows_that_are_made_float32_are_xlas_where_it_reads_pairs(columns):
     def chosen(columns, output="float32", **seen):
         problem = "log_softmax", (MANY, columns), 1, *map(jnp.dtype, ("bfloat16", output))
-        return _choice.choose(*problem, "cuda", **seen).implementation
+        return choice_of(*problem, "cuda", **seen).implementation
 
     assert chosen(columns, widened=True) == "xla"
     assert chosen(columns + 1, widened=True) == chosen(columns) == "cuda"
@@ -796,9 +796,9 @@ PRODUCTS = [  # an op and columns of 16 bits, and whose they are where a matrix 
 @pytest.mark.parametrize("op, columns, expected", PRODUCTS)
 def test_scores_go_by_what_mostly_reads_them(op, columns, expected):
     problem = op, (MANY, columns), 1, *[jnp.dtype("bfloat16")] * 2, "cuda"
-    assert _choice.choose(*problem, around="product").implementation == expected
+    assert choice_of(*problem, around="product").implementation == expected
     other = *problem[:3], *[jnp.dtype("float32")] * 2, "cuda"
-    same = [_choice.choose(*other, around=around) for around in ("apart", "product")]
+    same = [choice_of(*other, around=around) for around in ("apart", "product")]
     assert same[0] == same[1]
 
 
@@ -822,17 +822,21 @@ SCORES = [  # columns, dtype, what is done to them, and whether a kernel does it
 @pytest.mark.parametrize("case", SCORES, ids=str)
 def test_what_is_done_to_scores_goes_by_their_length_and_by_what_shares_it(case):
     columns, dtype, done, expected = case
-    problem = "softmax", (2**15, columns, columns), 2, jnp.dtype(dtype), "cuda"
+    problem = _choice.Problem(
+        "softmax", (2**15, columns, columns), 2, *[jnp.dtype(dtype)] * 2, "cuda"
+    )
     request = {"masked": "mask" in done, "tiled": "queries" in done}
     request |= {"read": None, "differentiated": False}
-    assert _choice.takes_terms(*problem, **request, product=True) == expected
+    assert _choice.takes_terms(problem, **request, product=True) == expected
     # By more than what is no product's, of masks that are not tiled and of biases that are.
-    assert expected or not _choice.takes_terms(*problem, **request, product=False)
+    assert expected or not _choice.takes_terms(problem, **request, product=False)
 
 
 def test_the_derivative_behind_a_mask_is_a_kernels_by_its_rows():
     def keeps(columns, dtype, **tiled):
-        return _choice.keeps_masked("softmax", columns, jnp.dtype(dtype), "cuda", **tiled)
+        dtypes = [jnp.dtype(dtype)] * 2
+        problem = _choice.Problem("softmax", (MANY, columns), 1, *dtypes, "cuda")
+        return _choice.keeps_masked(problem, **tiled)
 
     for tiled in (False, True):
         assert keeps(197, "bfloat16", tiled=tiled) and keeps(197, "float32", tiled=tiled)
@@ -855,11 +859,11 @@ IN_BOTH = [  # columns, dtype, and who has softmax's forward pass where there is
 @pytest.mark.parametrize("columns, dtype, expected", IN_BOTH)
 def test_with_a_kernels_derivative_softmax_of_16_bits_is_the_kernels(columns, dtype, expected):
     problem = "softmax", (MANY // 1000, columns), 1, *[jnp.dtype(dtype)] * 2, "cuda"
-    chosen = functools.partial(_choice.choose, *problem, differentiated=True)
+    chosen = functools.partial(choice_of, *problem, differentiated=True)
     assert chosen(around="apart").implementation == expected
     assert chosen().implementation == chosen(around="fused").implementation == "xla"
-    log = _choice.choose("log_softmax", *problem[1:], around="apart")
-    assert log == _choice.choose("log_softmax", *problem[1:], around="apart", differentiated=True)
+    log = choice_of("log_softmax", *problem[1:], around="apart")
+    assert log == choice_of("log_softmax", *problem[1:], around="apart", differentiated=True)
 
 
 MULTIPLIED = [  # op, columns, dtype, and who has the forward pass where there is a derivative
@@ -879,14 +883,14 @@ def test_logits_that_kernels_multiply_have_a_rule_with_their_derivative(case):
     op, columns, dtype, expected = case
     shape, dtypes = (MANY // 1000, columns), [jnp.dtype(dtype)] * 2
     forward = functools.partial(
-        _choice.choose, op, shape, 1, *dtypes, "cuda", around="apart", multiplied=True
+        choice_of, op, shape, 1, *dtypes, "cuda", around="apart", multiplied=True
     )
     assert forward(differentiated=True).implementation == expected
-    alone = _choice.choose(op, shape, 1, *dtypes, "cuda", around="apart")
+    alone = choice_of(op, shape, 1, *dtypes, "cuda", around="apart")
     assert forward().implementation == alone.implementation
     for derivative in (BACKWARD[op], f"masked_{BACKWARD[op]}"):
         for rows in (shape, (1024, 50_257), (8, *shape)):
-            chosen = _choice.choose(derivative, rows, 1, *dtypes, "cuda", around="stored")
+            chosen = choice_of(derivative, rows, 1, *dtypes, "cuda", around="stored")
             assert chosen.implementation == "xla"
 
 
@@ -908,11 +912,11 @@ ADDED = [  # op, columns, dtype, and who adds a bias, forward alone and where th
 def test_a_bias_that_kernels_add_has_a_rule(case):
     op, columns, dtype, *expected = case
     problem = op, (MANY // 1000, columns), 1, *[jnp.dtype(dtype)] * 2, "cuda"
-    forward = functools.partial(_choice.choose, *problem, around="apart", biased=True)
+    forward = functools.partial(choice_of, *problem, around="apart", biased=True)
     chosen = [forward(differentiated=flag).implementation for flag in (False, True)]
     assert chosen == expected
     for around in ("fused", None):  # XLA may have what made the logits within its own code
-        alike = _choice.choose(*problem, biased=True, differentiated=True, around=around)
+        alike = choice_of(*problem, biased=True, differentiated=True, around=around)
         short = columns <= 4096
         assert alike.implementation == "xla" if short or (around and "32" in dtype) else "cuda"
     assert forward(batch_invariant=True).implementation == "cuda"
@@ -943,7 +947,7 @@ BIASED_AND_REDUCED = [  # rows, columns, dtype, and what is chosen of softmax an
 def test_what_is_reduced_behind_a_bias_is_xlas_where_it_has_one_kernel(case):
     rows, columns, dtype, *expected = case
     problems = [(op, (rows, columns), 1, *[jnp.dtype(dtype)] * 2, "cuda") for op in FORWARD]
-    choose = functools.partial(_choice.choose, around="apart", biased=True)
+    choose = functools.partial(choice_of, around="apart", biased=True)
     assert [choose(*p, read="reduced").implementation for p in problems] == expected
     for problem in problems:
         assert choose(*problem, read="across") == choose(*problem)
@@ -967,15 +971,15 @@ def test_a_derivative_is_chosen_for_its_neighbours(case):
     problem = op, (MANY // 1000, columns), 1, *[jnp.dtype(dtype)] * 2, "cuda"
     expected = PADDED[case][1]
     for around, implementation in zip(("apart", "fused", "scaled"), expected, strict=True):
-        assert _choice.choose(*problem, around=around).implementation == implementation
-        kept = _choice.choose(*problem, around=around, batch_invariant=True)
+        assert choice_of(*problem, around=around).implementation == implementation
+        kept = choice_of(*problem, around=around, batch_invariant=True)
         assert kept.implementation == "cuda"
 
 
 @pytest.mark.parametrize("op", GRADIENT)
 def test_apart_from_neighbours_the_derivative_is_the_kernels_along_the_last_axis(op):
     def chosen(shape, axis=1, dtype="float32", **kwargs):
-        return _choice.choose(op, shape, axis, *[jnp.dtype(dtype)] * 2, "cuda", **kwargs)
+        return choice_of(op, shape, axis, *[jnp.dtype(dtype)] * 2, "cuda", **kwargs)
 
     for shape in ((MANY, 16), (4096, 1000), (MANY, 256)):
         assert chosen(shape).implementation == "xla"
@@ -989,7 +993,7 @@ def test_apart_from_neighbours_the_derivative_is_the_kernels_along_the_last_axis
 def test_the_rule_of_terms_in_16_and_32_bits(op):
     def chosen(shape, dtype, output_dtype=None):
         dtypes = [jnp.dtype(dtype), jnp.dtype(output_dtype or dtype)]
-        return _choice.choose(op, shape, 1, *dtypes, "cuda").implementation
+        return choice_of(op, shape, 1, *dtypes, "cuda").implementation
 
     for shape in ((1025, 1024), (3072, 1024)):
         assert chosen(shape, "float32") == "xla"
@@ -1016,7 +1020,7 @@ WIDENED = {  # the most columns that are XLA's, and those if the operand was 16 
 def test_what_was_16_bits_is_xlas_where_it_fuses_the_conversion(op):
     def chosen(columns, dtype="float32", output_dtype="float32", **flags):
         dtypes = [jnp.dtype(dtype), jnp.dtype(output_dtype)]
-        return _choice.choose(op, (MANY, columns), 1, *dtypes, "cuda", **flags).implementation
+        return choice_of(op, (MANY, columns), 1, *dtypes, "cuda", **flags).implementation
 
     plain, widened = WIDENED[op]
     operand = "float32" if op in GRADIENT else "bfloat16"
@@ -1035,7 +1039,7 @@ def test_what_was_16_bits_is_xlas_where_it_fuses_the_conversion(op):
 def test_what_was_16_bits_is_xlas_along_another_axis(op):
     def chosen(columns, dtype, **flags):
         dtypes = [jnp.dtype("bfloat16"), jnp.dtype(dtype)]
-        return _choice.choose(op, (64, columns, 512), 1, *dtypes, "cuda", **flags).implementation
+        return choice_of(op, (64, columns, 512), 1, *dtypes, "cuda", **flags).implementation
 
     assert chosen(128, "float32", widened=True) == "xla"
     assert chosen(127, "float32", widened=True) == ("cuda" if op == "log_softmax" else "xla")
@@ -1064,7 +1068,7 @@ def test_what_reads_a_log_softmax_may_be_made_of_two_values(case):
         problem = op, shape, axis % len(shape), *map(jnp.dtype, dtypes.split()), platform
         request = {"how": {"reduced"}, "by_kernel": False, "before": "apart"} | seen
         request |= {"multiplied": False, "comes_back": False, "fused": False}
-        made = _choice.made_as_read(*problem, **request)
+        made = _choice.made_as_read(_choice.Problem(*problem), **request)
         assert made in ("pairs", None)
         return made == "pairs"
 
@@ -1098,7 +1102,8 @@ def test_what_is_reduced_may_be_written_by_a_kernel(columns, expected):
         dtypes = jnp.dtype(dtype), jnp.dtype(output or dtype)
         request = {"how": {how, "elements"}, "comes_back": True, "fused": True} | seen
         request = {"by_kernel": False, "before": "apart", "multiplied": False} | request
-        made = _choice.made_as_read(op, shape, axis, *dtypes, platform, **request)
+        problem = _choice.Problem(op, shape, axis, *dtypes, platform)
+        made = _choice.made_as_read(problem, **request)
         return made == "kernel"
 
     seen = {f"{op} {d}" for op in FORWARD for d in ("float16", "float32", "float64")}
@@ -1179,7 +1184,7 @@ def test_what_a_kernel_would_write_may_be_made_where_it_is_read(case):
     def unwritten(how, *, by_kernel=True, fused=True, platform="cuda", **seen):
         problem = op, (MANY, columns), 1, *[jnp.dtype(dtype)] * 2, platform
         request = {"by_kernel": by_kernel, "fused": fused, "comes_back": False} | seen
-        return _choice.made_as_read(*problem, how=how, **request) == "xla"
+        return _choice.made_as_read(_choice.Problem(*problem), how=how, **request) == "xla"
 
     def before(how):
         return {b for b, seen in BEFORE_UNWRITTEN.items() if unwritten(how, **seen)}
@@ -1226,7 +1231,7 @@ def test_what_nothing_reads_may_be_made_within_its_derivative(case):
     def made(*, fused=True, by_kernel=True, **seen):
         problem = op, (MANY, columns), 1, *[jnp.dtype(dtype)] * 2, "cuda"
         request = {"by_kernel": by_kernel, "fused": fused, "comes_back": False} | seen
-        return _choice.made_as_read(*problem, how={"unread"}, **request)
+        return _choice.made_as_read(_choice.Problem(*problem), how={"unread"}, **request)
 
     by_xla = {b for b, seen in BEFORE_UNWRITTEN.items() if made(**seen) == "xla"}
     assert by_xla == set(expected.split())
@@ -1239,7 +1244,9 @@ def test_what_is_reduced_and_comes_back_may_be_made_where_it_is_read():
         problem = "softmax", (MANY, columns), 1, *[jnp.dtype("float32")] * 2, "cuda"
         request = {"before": "apart", "multiplied": False, "comes_back": True} | seen
         how = {"reduced", "elements"}
-        return _choice.made_as_read(*problem, how=how, by_kernel=True, fused=True, **request)
+        return _choice.made_as_read(
+            _choice.Problem(*problem), how=how, by_kernel=True, fused=True, **request
+        )
 
     assert [made(n) for n in (107, 117, 127, 129)] == [None, "xla", "xla", None]
     assert made(117, comes_back=False) is None
@@ -1255,7 +1262,7 @@ def test_what_is_reduced_across_rows_may_be_written_by_a_kernel(columns, expecte
         problem = op, (MANY, columns), 1, *[jnp.dtype(dtype)] * 2, "cuda"
         request = {"multiplied": False, "comes_back": False, "fused": True}
         request |= {"how": {how, "reduced"}, "before": before, "by_kernel": by_kernel}
-        return _choice.made_as_read(*problem, **request) == "kernel"
+        return _choice.made_as_read(_choice.Problem(*problem), **request) == "kernel"
 
     assert tuple(op for op in FORWARD if written(op)) == expected
     assert tuple(op for op in FORWARD if written(op, before="biased")) == expected
@@ -1283,8 +1290,9 @@ STORED = {
 def test_xlas_derivative_may_read_what_a_kernel_wrote(how):
     def read(op, columns, size, axis=1):
         shape = (MANY, columns) if axis == 1 else (columns, MANY)
-        dtype = jnp.dtype(f"float{8 * size}")
-        return _choice.reads_stored(op, shape, axis, dtype, "cuda", how=how.split())
+        dtypes = [jnp.dtype(f"float{8 * size}")] * 2
+        problem = _choice.Problem(op, shape, axis, *dtypes, "cuda")
+        return _choice.reads_stored(problem, how=how.split())
 
     lengths = {15, 64, 65, 66, 257, 258, 512, 1001, 4096, 4097, 8192}
     for op, size in itertools.product(FORWARD, (2, 4)):
@@ -1299,7 +1307,8 @@ def test_a_result_that_a_kernel_wrote_may_be_read_again(op, columns):
     def reread(dtype, axis=1, **seen):
         shape = (MANY, columns) if axis == 1 else (columns, MANY)
         request = {"multiplied": False} | seen
-        return _choice.rereads(op, shape, axis, jnp.dtype(dtype), "cuda", **request)
+        problem = _choice.Problem(op, shape, axis, *[jnp.dtype(dtype)] * 2, "cuda")
+        return _choice.rereads(problem, **request)
 
     softmax, least = op == "softmax", 129 if op == "softmax" else 65
     assert reread("bfloat16") == (columns % 8 == 0 or (softmax and columns >= least))
@@ -1338,7 +1347,7 @@ def test_rows_of_16_bits_in_float32_may_be_two_values(case):
     dtypes = [jnp.dtype(d) for d in ("float16", "float32")]
 
     def chosen(**flags):
-        return _choice.choose(op, shape, axis, *dtypes, "cuda", **flags)
+        return choice_of(op, shape, axis, *dtypes, "cuda", **flags)
 
     made = chosen(widened=True)
     kernels = "pairs" if made.pairs else "cuda" if made.batch_invariant else "split"
@@ -1380,8 +1389,8 @@ def test_narrow_conversions_along_another_axis_are_xlas(case):
     columns, neighbours, *dtypes, forward, backward = case
     shape = (2**24 // (columns * neighbours), columns, neighbours)
     problem = shape, 1, *map(jnp.dtype, dtypes), "cuda"
-    assert _choice.choose("softmax", *problem).implementation == forward
-    assert _choice.choose("softmax_tangent", *problem).implementation == backward
+    assert choice_of("softmax", *problem).implementation == forward
+    assert choice_of("softmax_tangent", *problem).implementation == backward
 
 
 OF_16_BITS = {  # what makes the float32 that a softmax is of, whether XLA has that, its derivative
@@ -1448,12 +1457,13 @@ def test_what_the_rule_takes_for_slabs_has_room_in_them(op, dtype):
     for inner in (2, 3, 8, 24, 33, 66, 100, 129, 250, 257, 500, 510, 1022, 1999):
         for columns in (33, 256, 257, 600, 1025, 4097, 8192, 40_000, 200_000):
             for outer in (4, 33, 34, 4000):
-                problem = op, (outer, columns, inner), 1, dtype, dtype
-                choice = _choice.choose(*problem, "cuda")
-                if choice.implementation != "cuda" or not _choice.in_slabs(*problem, rule):
+                shape = outer, columns, inner
+                problem = _choice.Problem(op, shape, 1, dtype, dtype, "cuda")
+                choice = _choice.choose(problem)
+                if choice.implementation != "cuda" or not _choice.in_slabs(problem, rule):
                     continue
                 flag = choice.batch_invariant
-                made = plan(problem[1], dtype, 1, op, device="H200", batch_invariant=flag)
+                made = plan(shape, dtype, 1, op, device="H200", batch_invariant=flag)
                 assert made.strategy == "slab", (problem, made)
                 assert flag == (outer > 33)
                 chosen.append(problem)
@@ -1468,9 +1478,7 @@ def test_every_choice_says_why():
     ]
     problems += [(op, s, axis, *[jnp.dtype("float32")] * 2) for op, s, axis, _ in OTHER_OPS]
     reasons = {
-        _choice.choose(*problem, platform).reason
-        for problem in problems
-        for platform in ("cuda", "cpu")
+        choice_of(*problem, platform).reason for problem in problems for platform in ("cuda", "cpu")
     }
     for why in ("launch", "multiprocessors", "unrolls", "last axis alone", "too long", "fuses"):
         assert any(why in reason for reason in reasons), why
@@ -1726,13 +1734,13 @@ def test_the_rule_sees_what_makes_a_cotangent(name, kind):
 def test_what_reads_a_result_after_its_derivative_has_what_was_written(
     name, dtype, biased, monkeypatch
 ):
-    lower_last = _lowering._lower_last
+    lower_last = _as_read.lower_last
 
     def lowered(*args, scale, **request):
         assert scale == 1  # by which no kernel of a CPU multiplies
         return lower_last(*args, **request)
 
-    monkeypatch.setattr(_lowering, "_lower_last", lowered)
+    monkeypatch.setattr(_as_read, "lower_last", lowered)
 
     def reads(f, x, b):
         y, pull_back = jax.vjp(lambda x: f(x + b if biased else x), x)
@@ -1846,10 +1854,10 @@ def reads(monkeypatch):
     seen = []
 
     def look(*args):
-        seen.append(_neighbours.likely_read(*args))
+        seen.append(_readers.likely_read(*args))
         return seen[-1]
 
-    monkeypatch.setattr(_lowering, "likely_read", look)
+    monkeypatch.setattr(_looking, "likely_read", look)
     return seen
 
 
@@ -2363,7 +2371,7 @@ def test_masked_derivatives_in_mixed_precision_are_those_of_the_result(scale, ca
     lowered = jax.jit(derivatives).lower(x, t)
     assert lowered.as_text().count("stablehlo.clamp") == 2
     got = lowered.compile()(x, t)
-    monkeypatch.setattr(_lowering, "logits_of", lambda *_: ())
+    monkeypatch.setattr(_looking, "logits_of", lambda *_: ())
     jax.clear_caches()
     lowered = jax.jit(derivatives).lower(x, t)
     assert "stablehlo.clamp" not in lowered.as_text()

@@ -17,7 +17,9 @@ from _truth import FLAT_ULPS, TRUTH, assert_right, ulp, wide
 from jax import export
 
 import jax_softmax
-from jax_softmax import _choice, _lowering
+from jax_softmax import _choice, _pairs
+
+pytestmark = pytest.mark.usefixtures("quickly_compiled")
 
 FOUND = ("row_pairs", "log_softmax")
 # Past what a launch costs more than: 2^17 elements. Kernels of their own have the others.
@@ -124,7 +126,7 @@ OF_ROWS |= {"strategy": "auto", "batch_invariant": True}
 def test_two_values_of_each_row(columns):
     """By every kernel, all digits of a logarithm: those of a row's largest result."""
     for scale, kind in itertools.product((1.0, NUMBERS["cuda"][0]), KINDS):
-        bind = partial(_lowering.row_pairs_p.bind, scale=scale, log_sums=True, **OF_ROWS)
+        bind = partial(_pairs.row_pairs_p.bind, scale=scale, log_sums=True, **OF_ROWS)
         program = jax.jit(bind)
         x = rows(kind, (140, columns))
         lowered = program.lower(x)
@@ -147,7 +149,7 @@ NARROW_LENGTHS = (
 @pytest.mark.parametrize("columns", NARROW_LENGTHS)
 def test_two_values_of_each_row_of_16_bits(columns, dtype):
     for log_sums in (True, False):
-        bind = partial(_lowering.row_pairs_p.bind, scale=1.0, log_sums=log_sums, **OF_ROWS)
+        bind = partial(_pairs.row_pairs_p.bind, scale=1.0, log_sums=log_sums, **OF_ROWS)
         lowered = jax.jit(bind).lower(jax.ShapeDtypeStruct((140, columns), dtype))
         assert calls(lowered, "row_pairs") == 1
         program = lowered.compile()
@@ -624,9 +626,9 @@ def test_how_a_result_is_read(kind, platform, monkeypatch):
     seen = []
     choose = _choice.made_as_read
 
-    def made_as_read(*problem, how, **request):
+    def made_as_read(problem, *, how, **request):
         seen.append(" ".join(sorted(how)))
-        return choose(*problem, how=how, **request)
+        return choose(problem, how=how, **request)
 
     monkeypatch.setattr(_choice, "made_as_read", made_as_read)
 

@@ -6,11 +6,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from _support import choice_of
 from _truth import BACKWARD, FORWARD, TRUTH, assert_right, wide
 from jax import export
 
 import jax_softmax
-from jax_softmax import _choice
 
 DTYPES = ("bfloat16", "float16")
 PAIRS = [  # op, shape, axis
@@ -62,7 +62,7 @@ KINDS = ("normal", "wide", "peaked", "two values", "constant")
 def test_results_have_the_digits_of_float32(case, dtype, platform):
     op, shape, axis = case
     request = shape, axis, jnp.dtype(dtype), jnp.dtype("float32"), platform
-    assert _choice.choose(op, *request, widened=True).pairs
+    assert choice_of(op, *request, widened=True).pairs
     inputs = [jnp.asarray(rows(kind, shape, axis), dtype) for kind in KINDS]
     program = jax.jit(functools.partial(among_others, op, axis=axis)).lower(inputs[0], 0)
     calls = program.as_text().count("jax_softmax.row_pairs")

@@ -67,9 +67,9 @@ def test_without_an_extension_xla_runs():
 def test_without_an_extension_a_derivative_has_no_call_for_two_values():
     run = """
     import jax, jax_softmax
-    from jax_softmax import _choice, _lowering
+    from jax_softmax import _choice, _pairs
     _choice.RULES = {"cpu": _choice.RULES["cuda"]}
-    _lowering._lower_by_pairs = None  # which nothing may call
+    _pairs.of_rows = None  # which nothing may call
     f = jax.value_and_grad(lambda x: jax.numpy.square(jax_softmax.log_softmax(x)).sum())
     jax.jit(f).lower(jax.numpy.ones((300, 2100)))
     print("lowered")

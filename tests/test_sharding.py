@@ -23,7 +23,7 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import jax_softmax
-from jax_softmax import _choice, _lowering
+from jax_softmax import _calls, _choice
 
 pytestmark = pytest.mark.usefixtures("quickly_compiled")
 
@@ -605,9 +605,7 @@ def test_scratch_memory_is_not_spread_over_the_axis(workspace):
     mesh = jax.make_mesh((4, 2), ("a", "b"), (AxisType.Explicit,) * 2, devices=jax.devices("cpu"))
     sharding = NamedSharding(mesh, P("b", "a"))
     x = jax.typeof(jax.device_put(np.zeros((8, 64), np.float32), sharding))
-    made = _lowering.call_results(
-        x, per_row=False, logical_axis=1, dtype=x.dtype, workspace=workspace
-    )
+    made = _calls.call_results(x, per_row=False, logical_axis=1, dtype=x.dtype, workspace=workspace)
     assert made[0] == x and len(made) == 1 + (workspace > 0)
     if workspace:
         assert made[1].shape == (8, workspace // 4) and made[1].sharding.spec == P("b", None)

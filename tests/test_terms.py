@@ -12,9 +12,11 @@ from _support import accepts, compiled, count_calls, device_of, native_module, o
 from _truth import TRUTH
 from test_masked import called, each_form, naive
 
-from jax_softmax import _lowering, log_softmax, masked_softmax, plan, softmax
+from jax_softmax import _calls, log_softmax, masked_softmax, plan, softmax
 from jax_softmax._canonicalize import request
 from jax_softmax._primitives import softmax_tangent_p
+
+pytestmark = pytest.mark.usefixtures("quickly_compiled")
 
 # Rows of a warp, of a block's registers, of neither; whole vectors and not.
 KERNEL_SHAPES = [
@@ -202,7 +204,7 @@ def test_masked_logits_may_be_a_number(implementation, pair, options, log):
             fills = (float(jnp.finfo(dtype).min), -np.inf, 0.0, -40.0)
             request |= {"axis": axis % rank, "factor": given.get("scale", 1.0)}
             names = "mb"[: len(terms)]
-            calls = [_lowering.call_with_terms(op, names, fill=f, **request) for f in fills]
+            calls = [_calls.call_with_terms(op, names, fill=f, **request) for f in fills]
             results = jax.jit(lambda *v, calls=calls: [call(*v) for call in calls])
             for fill, got in zip(fills, results(given["x"], *terms), strict=True):
                 with np.errstate(over="ignore"):  # of logarithms, to float16

@@ -10,7 +10,9 @@ import pytest
 from _truth import FLAT_ULPS, TRUTH, assert_right, wide
 
 import jax_softmax
-from jax_softmax import _choice, _lowering
+from jax_softmax import _choice, _lowering, _pairs
+
+pytestmark = pytest.mark.usefixtures("quickly_compiled")
 
 # More than a launch costs: 2^17 elements. The last two, and odd rows, a kernel would write.
 SHAPES = [(8000, 18), (1100, 128), (2, 150, 512), (140, 1001), (40, 4096), (50, 8192), (60, 50_257)]
@@ -33,14 +35,14 @@ each_case = pytest.mark.parametrize(
 @pytest.fixture
 def found(platform, monkeypatch):
     """Which function found the other one, in the order of a lowering."""
-    together, names = _lowering._made_together, []
+    together, names = _lowering.made_together, []
 
     def made_together(*args, op, **request):
         made = together(*args, op=op, **request)
         names.extend([] if made is None else [op])
         return made
 
-    monkeypatch.setattr(_lowering, "_made_together", made_together)
+    monkeypatch.setattr(_lowering, "made_together", made_together)
     return names
 
 
@@ -441,8 +443,8 @@ def test_three_values_of_each_row(columns, dtype):
     for kind in ("normal", "peaked"):
         x = logits((140, columns), dtype, kind)
         x = x.at[3, 0].set(jnp.nan).at[5, 0].set(jnp.inf).at[7].set(-jnp.inf)
-        largest, log_sums, factors = jax.jit(partial(_lowering.row_triples_p.bind, **request))(x)
-        two = jax.jit(partial(_lowering.row_pairs_p.bind, **request))(x)
+        largest, log_sums, factors = jax.jit(partial(_pairs.row_triples_p.bind, **request))(x)
+        two = jax.jit(partial(_pairs.row_pairs_p.bind, **request))(x)
         np.testing.assert_array_equal(two, (largest, log_sums))
         assert np.isnan(factors)[jnp.array([3, 5])].all()
         rest = np.delete(np.arange(140), [3, 5, 7])

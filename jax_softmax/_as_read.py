@@ -1,0 +1,174 @@
+"""Results that are made otherwise, once their derivative's lowering sees what has read them."""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+from jax.interpreters import mlir
+
+from . import _choice
+from ._affine import BIAS, Affine, affine_of
+from ._calls import lower_last, lower_with_terms, one_device
+from ._casts import NARROW, cast_before, rounded
+from ._choice import Problem
+from ._implementation import takes_bias
+from ._looking import terms_of, types_of_terms
+from ._neighbours import makers_of
+from ._operations import dtype_among, is_made_of, make_like
+from ._pairs import lower_by_pairs
+from ._readers import beside, how_read
+from ._reference import compute_dtype, log_softmax, softmax, unchanged
+from ._results import is_call, of_pairs
+
+
+def made_as_read(
+    ctx: Any,
+    operands: Sequence[Any],
+    *,
+    op: str,
+    axis: int,
+    dtype: Any,
+    backend: str | None,
+    strategy: str,
+    batch_invariant: bool | None,
+    zeros_are_masked: bool = False,
+    selected: bool = False,
+    **params: Any,
+) -> Sequence[Any]:
+    """The operands of `op`'s derivative; the first, its result, may be made otherwise.
+
+    What has read the result before is seen by now. Where that is XLA's code alone, which computes
+    elements as it needs them, it may read one that is made of pairs, and no other from here on, nor
+    does what later reads one that XLA's code made; or one by XLA's code. A kernel that wrote it is
+    in the program only for what later reads it, as its caller. Or a kernel writes in place of XLA's
+    code what is reduced; what later reads the result as it was has that, too.
+
+    What the tangent is made of beside the result may be made of pairs where that is, such as a
+    teacher's log-softmax.
+    """
+    del params
+    here, *others = ctx.module_context.platforms
+    asked = backend or batch_invariant or strategy != "auto"
+    if here not in _choice.RULES or others or asked or zeros_are_masked or selected:
+        return operands
+    if not one_device(ctx):
+        return operands
+    result, tangent, *_ = operands
+    made = _made_as_read(ctx, result, tangent, op=op, here=here, axis=axis, dtype=dtype)
+    return [made if v == result else v for v in operands]
+
+
+def _made_as_read(
+    ctx: Any,
+    result: Any,
+    tangent: Any,
+    *,
+    op: str,
+    here: str,
+    axis: int,
+    dtype: Any,
+    is_another: bool = False,
+) -> Any:
+    """That, or what it is made as now; with `is_another`, the tangent is not of its derivative."""
+    aval, functions = ctx.avals_in[0], ctx.module_context.symbol_table
+    found = affine_of(result, axis, functions)
+    if found is None:
+        return result
+    how = how_read(result, axis, functions)
+    # As before another derivative.
+    again = how in (set(), {"unread"}, {"picked"}) and op == "log_softmax" and found.is_bare
+    made = of_pairs(found.logits, result.type, axis, functions) if again else None
+    if made is not None:
+        return made
+    source = _source_of(found, result, aval, functions) if how else None
+    if source is None:
+        return result
+    by_kernel = is_call(result)
+    teachers, by_rows = beside(tangent, result, axis)
+    makers = makers_of(found.logits, functions)
+    maker = _choice.made_as_read(
+        Problem(op, aval.shape, axis, aval.dtype, dtype, here),
+        how=how,
+        by_kernel=by_kernel,
+        before=source.before,
+        multiplied=found.scale != 1 and not makers.of_product,
+        comes_back=is_made_of(tangent, result, unknown=False),
+        fused=bool(makers_of(tangent, functions).fused),
+        by_rows=by_rows and not is_another,
+    )
+    if is_another and (maker != "pairs" or by_kernel):
+        return result
+    request = {"op": op, "axis": axis, "dtype": dtype, "scale": found.scale}
+    by_call = {"strategy": "auto", "batch_invariant": True}
+    types = [aval, *types_of_terms(found, aval)]
+    adds = maker == "kernel" and found.bias is not None
+    if maker is None or (adds and not takes_bias(types, here=here, **by_call, **request)):
+        return result
+    of_terms = ctx.replace(avals_in=types, avals_out=[aval])
+    with mlir.ir.InsertionPoint(result.owner):
+        terms = [found.logits, *terms_of(found)]
+        if source.before == "widened":
+            of_terms = ctx.replace(avals_in=[source.narrow], avals_out=[aval])
+            terms = [source.in_memory(found.logits)]
+        if maker == "pairs":
+            (made,) = lower_by_pairs(of_terms, *terms, **request)
+        elif maker == "xla":
+            (made,) = _lower_plain(of_terms, *terms, narrowed=makers.narrows, **request)
+        else:
+            lower = partial(lower_with_terms, names=BIAS) if adds else lower_last
+            (made,) = lower(of_terms, *terms, **by_call, **request)
+    if maker == "pairs" and not by_kernel:
+        make_like(result, made)
+        request = {"op": "log_softmax", "here": here, "axis": axis, "dtype": dtype}
+        for other in [] if is_another else teachers:
+            _made_as_read(ctx, other, tangent, is_another=True, **request)
+        return result
+    result.replace_all_uses_with(made)
+    if maker == "kernel":
+        with mlir.ir.InsertionPoint(result.owner):
+            as_it_is = mlir.lower_fun(partial(unchanged, op=op), multiple_results=False)
+            make_like(result, *as_it_is(ctx.replace(avals_in=[aval], avals_out=[aval]), made))
+    return made
+
+
+class _Source(NamedTuple):
+    """What made logits: `before`, as `_choice.made_as_read` is told, maybe a cast, of this type."""
+
+    before: str | None
+    narrow: Any = None
+    cast: Any = None
+
+    def in_memory(self, logits: Any) -> Any:
+        """The 16 bits that these were, or are."""
+        return logits if self.cast is None else rounded(self.cast, logits)
+
+
+def _source_of(found: Affine, result: Any, aval: Any, functions: Any) -> _Source | None:
+    """None where a kernel read 16 bits that XLA may have more within its code than is in memory."""
+    cast, narrow = (found.is_bare and cast_before(found.logits, aval)) or (None, None)
+    source = found.logits if cast is None else cast.operands[0]
+    converts = found.logits.type != result.type  # a kernel that wrote it
+    if converts:
+        narrow = aval.update(dtype=dtype_among(NARROW, source))
+    apart = makers_of(source, functions).fused is False
+    if narrow is not None and apart:
+        return _Source("widened", narrow, cast)
+    if converts:
+        return None
+    if cast is not None:
+        apart = makers_of(found.logits, functions).fused is False
+    return _Source(("apart" if found.bias is None else "biased") if apart else None)
+
+
+def _lower_plain(
+    ctx: Any, logits: Any, *bias: Any, op: str, scale: float, narrowed: bool, **request: Any
+) -> Any:
+    """Maybe without a bias, in plain JAX: of logits as a program makes them."""
+    reference = partial(log_softmax, narrowed=narrowed) if op == "log_softmax" else softmax
+
+    def plain(x: jax.Array, *bias: jax.Array) -> jax.Array:
+        z = x if scale == 1 else (scale * x.astype(compute_dtype(x.dtype))).astype(x.dtype)
+        return reference(sum(bias, z), **request)
+
+    return mlir.lower_fun(plain, multiple_results=False)(ctx, logits, *bias)
