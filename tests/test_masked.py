@@ -10,7 +10,7 @@ import pytest
 
 from jax_softmax import masked_softmax
 
-pytestmark = pytest.mark.usefixtures("backend")
+pytestmark = pytest.mark.usefixtures("backend", "quickly_compiled")
 SHAPE = (2, 3, 5, 7)
 each_form = pytest.mark.parametrize("log", [False, True], ids=["softmax", "log"])
 

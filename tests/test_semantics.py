@@ -15,6 +15,8 @@ from _truth import TRUTH, wide
 import jax_softmax
 from jax_softmax import _native
 
+pytestmark = pytest.mark.usefixtures("quickly_compiled")
+
 each_name = pytest.mark.parametrize("name", ["softmax", "log_softmax"])
 
 
