@@ -15,7 +15,7 @@ from ._choice import Problem
 from ._implementation import takes_bias
 from ._looking import terms_of, types_of_terms
 from ._neighbours import makers_of
-from ._operations import dtype_among, is_made_of, make_like
+from ._operations import dtype_among, is_made_of, make_like, name_of
 from ._pairs import lower_by_pairs
 from ._readers import beside, how_read
 from ._reference import compute_dtype, log_softmax, softmax, unchanged
@@ -111,8 +111,12 @@ def _made_as_read(
         if source.before == "widened":
             of_terms = ctx.replace(avals_in=[source.narrow], avals_out=[aval])
             terms = [source.in_memory(found.logits)]
+        as_it_was = mlir.lower_fun(partial(unchanged, op=op), multiple_results=False)
+        as_it_was = partial(as_it_was, ctx.replace(avals_in=[aval], avals_out=[aval]))
         if maker == "pairs":
             (made,) = lower_by_pairs(of_terms, *terms, **request)
+            if not by_kernel and name_of(made.owner) != name_of(result.owner):
+                (made,) = as_it_was(made)  # a quotient, where XLA's code divides
         elif maker == "xla":
             (made,) = _lower_plain(of_terms, *terms, narrowed=makers.narrows, **request)
         else:
@@ -127,8 +131,7 @@ def _made_as_read(
     result.replace_all_uses_with(made)
     if maker == "kernel":
         with mlir.ir.InsertionPoint(result.owner):
-            as_it_is = mlir.lower_fun(partial(unchanged, op=op), multiple_results=False)
-            make_like(result, *as_it_is(ctx.replace(avals_in=[aval], avals_out=[aval]), made))
+            make_like(result, *as_it_was(made))
     return made
 
 

@@ -1,5 +1,6 @@
 """What `implementation=None` runs: whatever is fastest in a graph, by the tables of _rule.py."""
 
+import functools
 import math
 from collections.abc import Collection, Iterable
 from typing import Any, NamedTuple
@@ -26,9 +27,34 @@ STORED = ("stored", "stored again", "stored apart")
 AROUND = ("fused", "narrowed", "scaled", "apart", "product", *STORED)
 
 
+MOST_ADDED_FIRST = 2**14  # elements of a sum that XLA:GPU does not split
+
+
 def are_whole(elements: int, size: int) -> bool:
     """Whether so many elements, of so many bytes each, are whole vectors."""
     return elements * size % 16 == 0
+
+
+@functools.lru_cache
+def adds_rows_first(rows: int, columns: int) -> bool:
+    """Whether XLA:GPU, where it adds up all elements, first adds up those of each row.
+
+    Its kernel of the rows has that within it then. It splits their number in two factors: the
+    largest one up to its root, or a power of two above half of that, and mostly adds up as many as
+    the other one first (`tree_reduction_rewriter.cc` of XLA).
+    """
+    elements = rows * columns
+    root = min(math.isqrt(elements), MOST_ADDED_FIRST)
+    factors = [n for n in range(root, root // 2, -1) if elements % n == 0]
+    if not factors:
+        return False  # it adds zeros
+    smaller = next((n for n in factors if n.bit_count() == 1), factors[0])
+    larger = elements // smaller
+    if smaller % 2 == 0:
+        swaps = 2 * smaller < larger or larger % 2 == 0
+    else:
+        swaps = elements % 2 == 0 or larger % 2 == 1
+    return columns == (larger if swaps and larger <= MOST_ADDED_FIRST else smaller)
 
 
 class Choice(NamedTuple):
@@ -255,26 +281,30 @@ def _returned(problem: Problem, seen: Context, rule: Rule) -> Choice | None:
 def _widened(problem: Problem, seen: Context, rule: Rule) -> Choice | None:
     if not seen.widened or problem.output_dtype.itemsize != 4:
         return None
+    if seen.read != seen.way and problem.is_last and adds_rows_first(problem.rows, problem.columns):
+        seen = seen._replace(read=seen.way)  # as if rows' numbers were kept
     op, columns, elements = problem.op, problem.columns, problem.elements
     longer = rule.pairs.get(op, Longer(columns, 0))
     rows = max(longer.rows, columns // rule.split_columns)
     too_few = elements <= max(rows * columns, rule.elements)
     if problem.is_last:
-        fuses = columns <= rule.widened.get(op, 0)
+        fuses = any(rows.have(columns) for rows in rule.widened.get(op, ()))
     else:
         fuses = columns >= rule.widened_across.get(op, math.inf)
     # Of few long rows of softmax XLA's code is the faster one, but for those that may be split.
     splits = problem.are_few(rule) and columns >= rule.long
     fuses |= op == "softmax" and too_few and not splits
-    by_pairs = problem.is_last and columns > longer.columns and not too_few
+    by_pairs = problem.is_last and columns > longer.columns and not (too_few or fuses)
     case = op, problem.dtype.itemsize, problem.width
     odd = not are_whole(columns, problem.dtype.itemsize)
     many = elements > max(_least_read(seen, case, rule, odd=odd), rule.elements)
     makers = _makers_of_read(seen, case, columns, rule) if problem.is_last and many else set()
-    if "pairs" in makers or (by_pairs and not fuses):
+    if columns > ONE_KERNEL and too_few:
+        makers.discard("pairs")
+    if "pairs" in makers or (by_pairs and "xla" not in makers):
         why = "float32 made of 16 bits: a kernel reduces rows, XLA fuses what is made of them"
         return Choice(problem.platform, why, pairs=True)
-    if problem.is_derivative or fuses:
+    if problem.is_derivative or fuses or "xla" in makers:
         why = "float32 made of 16 bits: XLA fuses that, and maybe the way back"
         return Choice("xla", why)
     return None
@@ -524,8 +554,8 @@ def made_as_read(
     fuses = by_kernel and fused and not (multiplied and before != "apart")
     again = comes_back and "reduced" in how
     if before == "widened":
-        reads = {"picked", "reduced"} & set(how)
-        return "pairs" if reads and _reduces_narrow(problem, by_rows, rule) else None
+        reduces = _reduces_narrow(problem, how, again=again, by_rows=by_rows, rule=rule)
+        return "pairs" if reduces else None
     if again and not multiplied and keeps_picked(problem, how=how):
         return "kernel" if before and not by_kernel else None
     how = set(how) - {"exponentials"}  # beside which there is another
@@ -554,12 +584,24 @@ def made_as_read(
     return "kernel" if before and of_kernel else None
 
 
-def _reduces_narrow(problem: Problem, by_rows: bool, rule: Rule) -> bool:
+def _reduces_narrow(
+    problem: Problem, how: Collection[str], *, again: bool, by_rows: bool, rule: Rule
+) -> bool:
     """Whether a kernel reduces rows of 16 bits whose float32 XLA's code reads."""
-    fewest, columns = rule.widened_read.get(problem.op), problem.columns
-    if fewest is None or problem.rows <= columns // rule.split_columns:  # one block has each
+    columns, reads = problem.columns, {"picked", "reduced"} & set(how)
+    fewest = columns // rule.split_columns  # one block has each
+    if columns > ONE_KERNEL and problem.op in rule.pairs:
+        fewest = max(fewest, rule.pairs[problem.op].rows)
+    if problem.rows <= fewest or "unread" in how:
         return False
-    return _least_columns(fewest, columns, 2, by_rows=by_rows) <= columns <= ONE_KERNEL
+    if columns > ONE_KERNEL:
+        by_elements = "elements" if "elements" in how else "converted"
+        ways = {"again"} if again else reads or {by_elements}
+        return any(problem.is_among(rule.widened_read_longer[way]) for way in ways)
+    least = rule.widened_read.get(problem.op)
+    if least is None or not reads:
+        return False
+    return columns >= _least_columns(least, columns, 2, by_rows=by_rows)
 
 
 def _least_columns(fewest: Fewest, columns: int, size: int, *, by_rows: bool) -> int:

@@ -24,19 +24,25 @@ def likely_read(
 ) -> str | None:
     """How the program reads what is made here of an array, of its shape and `dtype`, by its type.
 
-    As `_choice.choose` is told, or None. What it returns, and what no operation has read yet of its
-    arguments, say what may come, and mostly what does: "returned" if it returns an array of that
-    type, and nothing is left to be read, or "converted" if that is of another floating-point type;
-    by "elements" if an array of its shape is left, and it returns one of that shape alone, of that
-    type. If it returns none as large: "across" if it returns one as long along some dimension, of
-    many rows each; "picked" if an integer for each row is left, as labels are; else "reduced", or
-    "summed" if no number for each row is returned or left, so that rows are added up too. Of all
-    but "returned" nothing is left that is as long along any dimension, but for arrays of that shape
-    and vectors added to what is made by elements, nor is `operand` along another. Where it would be
-    reduced or summed, but arrays of that shape are left, it is "weighed", or "weighed sum". Such an
-    array, and what there is of each row, are left as well where they are made of others, or have
-    been compared with something; but where a softmax by XLA's code is, which may have both within,
-    it is none of these four, unless that is `beside`.
+    One of the ways that `_choice.Context.read` has, or None. What it returns, and what no operation
+    has read yet of its arguments, which is left, say what may come, and mostly what does:
+
+        returned     it returns an array of that type, and nothing is left
+        converted    the one as large that it returns is of that shape, of another floating-point
+                     type; nothing is left, or arrays of that shape are
+        elements     the one as large is of that type, and arrays of that shape are left
+        across       it returns none as large, but one as long along some dimension, of many rows
+        picked       none of these, and an integer for each row is left, as labels are
+        reduced      none of these
+        summed       the same, and no number for each row is returned or left: rows are added up
+        weighed      as "reduced", and arrays of that shape are left
+        weighed sum  as "summed", and arrays of that shape are left
+
+    Of all but "returned" nothing is left that is as long along any dimension, but arrays of that
+    shape and vectors added to what is made by elements; nor is `operand`, from "across" on, along
+    another. Such an array, and what there is of each row, are left as well where they are made of
+    others, or have been compared with something; but where a softmax by XLA's code is, which may
+    have both within, it is none of the last four, unless that is `beside`.
     """
     block, returned = _program_of()
     if block is None:
@@ -45,7 +51,7 @@ def likely_read(
     arguments = [v for v in block.arguments if v != operand and hasattr(v.type, "shape")]
     left: list[Any] = [v.type for v in arguments if readers_of(v) == 0]
     shape = shape_of(operand)
-    columns, elements = shape[axis], math.prod(shape)
+    columns, elements, square = shape[axis], math.prod(shape), shape.count(shape[axis]) > 1
     as_large = [t for t in returned if math.prod(t.shape) >= elements]
     large = [v for v in arguments if math.prod(v.type.shape) == elements]
     own = [v for v in large if readers_of(v) and is_made_of(operand, v, unknown=False)]
@@ -53,16 +59,15 @@ def likely_read(
     alike = [v for v in _left_of(elements, foreign) if shape_of(v) == shape and v != operand]
     if made in returned and not left and (as_large != [made] or not alike):
         return "returned"
-    if shape.count(columns) > 1:
-        return None
     others = [t for t in left if columns in t.shape and t.shape != shape]
     floats = [t for t in as_large if t.shape == shape and not _is_of_integers(t, least=1)]
     if floats and as_large == floats[:1]:
-        vectors = all(math.prod(t.shape) == columns for t in others)
-        if floats != [made]:
-            return None if left or alike else "converted"
-        return "elements" if alike and vectors else None
-    if as_large or others:
+        # A square may be multiplied with what is left, as a matrix.
+        together = alike and not square and all(math.prod(t.shape) == columns for t in others)
+        if floats == [made]:
+            return "elements" if together else None
+        return "converted" if together or not (left or alike) else None
+    if as_large or others or square:  # of which nobody knows what dimension is reduced
         return None
     kept = [math.prod(t.shape) for t in returned if columns in t.shape]
     rows = elements // max(columns, 1)

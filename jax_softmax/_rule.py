@@ -206,13 +206,14 @@ class Rule(NamedTuple):
     # columns 1.19 times, once less, and of two with a bias 1.08 and 1.7 times (the surveys).
     terms: tuple[Fused, ...]
     wide_terms: tuple[Fused, ...]
-    # By op: the most columns along the last axis that XLA's code reads as 16 bits, where these were
+    # By op: the columns along the last axis that XLA's code reads as 16 bits, where these were
     # brought to float32 for the softmax and its result may go back, which no kernel sees. With that
     # the kernels take 1.8 to 2.5 times as long, without it XLA 1.0 to 1.13 times
     # (benchmarks/results/h200-mixed-rows.json), with masks 1.2 to 1.6 times (h200-mixed.json), of
     # 5,000 and 8,192 columns 1.6 to 2.1 times, with their gradient 0.76 to 1.18, where jax.nn takes
-    # up to 1.4 times as long as XLA's code here (h200-mixed-masks.json).
-    widened: dict[str, int]
+    # up to 1.4 times as long as XLA's code here (h200-mixed-masks.json). XLA has the one kernel of
+    # odd rows up to 16,384 columns, and of others up to some 14,000 (h200-mixed-longer.json).
+    widened: dict[str, tuple[Rows, ...]]
     # The same along another axis, from so many columns on: of 1,024 XLA takes 0.7 of the time of
     # kernel and cast, 1.2 of the kernel's, of 21 columns 0.9 and 1.9, and fuses with derivatives
     # (benchmarks/results/h200-graph-casts.json). Softmax by kernels has 0.3 to 1.0 times jax.nn's
@@ -238,6 +239,11 @@ class Rule(NamedTuple):
     # jax.nn's speed, and 2.0 where a number for each row is part of what comes back; by XLA's code,
     # or kernels of some of these lengths, 1.0 and 1.1 (h200-widened-odd.json).
     widened_read: dict[str, Fewest]
+    # The same of longer rows, by how such code reads a result that XLA's code would make: what is
+    # "reduced" and comes back "again", or not, what is "picked", and what is read by "elements" or
+    # "converted" alone. Softmax with its gradient has 1.0 to 1.8 times the speed so
+    # (h200-mixed-longer.json).
+    widened_read_longer: dict[str, Kinds]
     # By whether the second one is differentiated, and the bytes of what logits are read from and of
     # the results: softmax and log-softmax of the same logits, of which a kernel makes three values
     # for each row, and XLA the elements where its code reads both, as in entropies. That reads the
@@ -543,6 +549,12 @@ LONGER_WIDENED = {
     ),
 }
 
+# Longer rows of those: that are one kernel of XLA's as it writes them, or several; and all.
+ODD_LONGER_WIDENED = Rows(range(14_001, 2**14 + 1, 2))
+EVEN_LONGER_WIDENED = Rows(range(14_002, 2**14 + 1, 2))
+KEPT_LONGER_WIDENED = Rows(range(ONE_KERNEL + 1, 14_001))
+LONGER_WIDENED_ROWS = Rows(range(ONE_KERNEL + 1, 2**14 + 1))
+
 # Rows of 16 bits that are reduced across them.
 ACROSS = dict.fromkeys(
     [(op, 2) for op in FORWARD],
@@ -590,14 +602,21 @@ RULES = {
         terms=(Fused(ONE_KERNEL, 2**20),),
         wide_terms=(Fused(ONE_KERNEL, 3 * 2**20), Fused(2**14, 2**20)),
         widened={
-            "softmax": 14_000,
-            "masked_softmax": 2**13,
-            "masked_log_softmax": ONE_KERNEL,
+            "softmax": (Rows(range(14_001)), ODD_LONGER_WIDENED),
+            "masked_softmax": (Rows(range(2**13 + 1)),),
+            "masked_log_softmax": (Rows(range(ONE_KERNEL + 1)),),
         },
         widened_across={"log_softmax": 2**7, "softmax": 0},
         pairs={"softmax": Longer(14_000, 2**7), "log_softmax": Longer(ONE_KERNEL, 0)},
         pairs_read={("log_softmax", 4): Read(reduced=9, both=2**6, elements=2**9, picked=1000)},
         widened_read={"log_softmax": Fewest(2**5, by_rows=2**9, odd=10, odd_by_rows=10)},
+        widened_read_longer={
+            "again": {("softmax", 4): (LONGER_WIDENED_ROWS,)},
+            "reduced": {("softmax", 4): (Rows(range(ONE_KERNEL + 2, 2**14 + 1, 2)),)},
+            "picked": {("softmax", 4): (Rows(range(10_000, 2**14 + 1, 4)),)},
+            "elements": {("softmax", 4): (Rows(range(2**13, 2**14 + 1, 4)),)},
+            "converted": {("softmax", 4): (Rows(range(10_000, 2**14 + 1, 4)),)},
+        },
         both={
             **dict.fromkeys(
                 [(d, 4, 4) for d in (False, True)],
@@ -922,7 +941,11 @@ RULES = {
             ("picked", "pairs"): {
                 ("log_softmax", 4): (Rows(range(9, 2**31)),),
                 ("log_softmax", 2, 4): SUMMED_NARROW,
-                ("softmax", 2, 4): (KEPT_NARROW, *ODD_NARROW),
+                ("softmax", 2, 4): (
+                    KEPT_NARROW,
+                    *ODD_NARROW,
+                    LONGER_WIDENED_ROWS,
+                ),
             },
             ("picked", "kernel"): {
                 ("softmax", 2): (Rows(range(65, ONE_KERNEL + 1)),),
@@ -932,8 +955,9 @@ RULES = {
             ("summed", "pairs"): {
                 ("log_softmax", 4): (Rows(range(16, 2**13)), Rows(range(2**13 + 1, 2**31))),
                 ("log_softmax", 2, 4): SUMMED_NARROW,
-                ("softmax", 2, 4): (KEPT_NARROW, *ODD_NARROW),
+                ("softmax", 2, 4): (KEPT_NARROW, *ODD_NARROW, LONGER_WIDENED_ROWS),
             },
+            ("summed", "xla"): {("log_softmax", 2, 4): ()},
             ("reduced", "pairs"): {
                 ("log_softmax", 4): (
                     Rows(range(129, 600, 2)),
@@ -954,12 +978,18 @@ RULES = {
                 ("softmax", 4): (Rows(range(ONE_KERNEL + 1, 2**14 + 1)),),
                 ("log_softmax", 2): (Rows(range(ONE_KERNEL + 1, 2**14 + 1), least=0.6),),
                 ("log_softmax", 4): (Rows(range(ONE_KERNEL + 1, 2**14 + 1), least=0.54),),
+                ("softmax", 2, 4): (LONGER_WIDENED_ROWS,),
+                ("log_softmax", 2, 4): (LONGER_WIDENED_ROWS._replace(least=0.6),),
             },
             ("elements", "xla"): {
-                case: (*rows, *UNEVEN_LONGEST_ROWS) for case, rows in LONGER_KERNELS.items()
+                **{case: (*rows, *UNEVEN_LONGEST_ROWS) for case, rows in LONGER_KERNELS.items()},
+                ("log_softmax", 2, 4): (KEPT_LONGER_WIDENED, ODD_LONGER_WIDENED),
             },
             ("elements", "pairs"): PAIRS_OF_LONGEST_ROWS,
-            ("converted", "xla"): LONGER_KERNELS,
+            ("converted", "xla"): {
+                **LONGER_KERNELS,
+                ("log_softmax", 2, 4): (KEPT_LONGER_WIDENED, ODD_LONGER_WIDENED),
+            },
             ("converted", "pairs"): PAIRS_OF_LONGEST_ROWS,
             ("weighed", "xla"): {
                 ("softmax", 2): (Rows(range(ONE_KERNEL + 1, 2**14 + 1)),),
@@ -969,6 +999,11 @@ RULES = {
                 ),
                 ("log_softmax", 2): (Rows(range(ONE_KERNEL + 1, 2**14 + 1), least=0.6),),
                 ("log_softmax", 4): (Rows(range(ONE_KERNEL + 1, 2**14 + 1)),),
+                ("softmax", 2, 4): (EVEN_LONGER_WIDENED,),
+                ("log_softmax", 2, 4): (
+                    Rows(range(ONE_KERNEL + 1, 14_001), least=0.6),
+                    EVEN_LONGER_WIDENED,
+                ),
             },
             ("weighed", "pairs"): {
                 ("log_softmax", 4): (Rows(range(500, 2000)), LONGEST_ROWS),
@@ -980,10 +1015,22 @@ RULES = {
                     Rows(range(2**5 + 1, 2**10)),
                     Rows(range(2**10 + 1, 2**31)),
                 ),
-                ("log_softmax", 2, 4): (KEPT_NARROW, *ODD_NARROW, LONG_NARROW),
-                ("softmax", 2, 4): (KEPT_NARROW, *ODD_NARROW),
+                ("log_softmax", 2, 4): (
+                    KEPT_NARROW,
+                    *ODD_NARROW,
+                    LONG_NARROW,
+                    LONGER_WIDENED_ROWS,
+                ),
+                ("softmax", 2, 4): (KEPT_NARROW, *ODD_NARROW, LONGER_WIDENED_ROWS),
             },
-            ("across", "pairs"): {("log_softmax", 4): (Rows(range(ONE_KERNEL + 1, 2**31)),)},
+            ("across", "xla"): {("log_softmax", 2, 4): (Rows(range(2**13, 2**13 + 1)),)},
+            ("across", "pairs"): {
+                ("log_softmax", 4): (Rows(range(ONE_KERNEL + 1, 2**31)),),
+                ("softmax", 2, 4): (
+                    Rows(range(ONE_KERNEL + 1, 2**13)),
+                    Rows(range(2**13 + 1, 2**14 + 1)),
+                ),
+            },
             ("across", "kernel"): ACROSS,
         },
         cached={

@@ -505,7 +505,9 @@ NARROW = [  # the same of 16 bits that the program has in float32
     ("picked", "softmax", 2**17, 31, "pairs"),
     ("picked", "softmax", 2**17, 32, "pairs"),
     ("picked", "softmax", 2**12, 1001, "xla"),
-    ("picked", "softmax", 2**12, 8192, "xla"),
+    ("picked", "softmax", 2**12, 8192, "pairs"),
+    ("picked", "softmax", 2**7, 8192, "xla"),
+    ("picked", "softmax", 2**12, 14_001, "pairs"),
     ("summed", "log_softmax", 2**17, 16, "xla"),
     ("summed", "log_softmax", 2**18, 16, "pairs"),
     ("summed", "log_softmax", 2**14, 253, "pairs"),
@@ -520,6 +522,17 @@ NARROW = [  # the same of 16 bits that the program has in float32
     ("reduced", "log_softmax", 2**15, 1536, "pairs"),
     ("reduced", "log_softmax", 2**15, 2000, "xla"),
     ("reduced", "softmax", 2**15, 512, "xla"),
+    ("reduced", "log_softmax", 2**12, 5000, "xla"),
+    ("reduced", "log_softmax", 2**12, 4200, "pairs"),
+    ("reduced", "log_softmax", 2**12, 2**14, "xla"),
+    ("reduced", "log_softmax", 2**12, 2**14 + 1, "pairs"),
+    ("reduced", "softmax", 2**12, 2**14, "xla"),
+    ("summed", "log_softmax", 2**13, 8192, "xla"),  # rows first
+    ("summed", "log_softmax", 2**13, 8200, "pairs"),
+    ("summed", "softmax", 2**12, 8192, "xla"),
+    ("summed", "softmax", 2**14, 8192, "pairs"),
+    ("summed", "softmax", 5591, 6001, "xla"),
+    ("summed", "softmax", 5592, 6001, "pairs"),
     ("weighed", "log_softmax", 2**15, 1024, "xla"),
     ("weighed", "log_softmax", 2**15, 3000, "pairs"),
     ("weighed", "log_softmax", 2**15, 189, "pairs"),
@@ -528,7 +541,19 @@ NARROW = [  # the same of 16 bits that the program has in float32
     ("weighed sum", "log_softmax", 2**18, 18, "pairs"),
     ("weighed sum", "log_softmax", 2**18, 32, "pairs"),
     ("weighed sum", "softmax", 2**13, 1024, "pairs"),
+    ("weighed sum", "softmax", 2**14, 8192, "pairs"),
+    ("weighed sum", "log_softmax", 2**12, 8192, "xla"),
+    ("weighed sum", "log_softmax", 2**14, 8192, "pairs"),
+    ("weighed", "log_softmax", 2**12, 14_000, "xla"),
+    ("weighed", "log_softmax", 2**12, 14_001, "pairs"),
+    ("weighed", "softmax", 2**12, 2**14, "xla"),
     ("elements", "log_softmax", 2**13, 1024, "xla"),
+    *((read, "log_softmax", 2**12, 8192, "xla") for read in ("converted", "elements")),
+    *((read, "log_softmax", 2**12, 14_001, "xla") for read in ("converted", "elements")),
+    *((read, "log_softmax", 2**12, 14_002, "pairs") for read in ("converted", "elements")),
+    ("converted", "softmax", 2**12, 14_001, "xla"),
+    ("converted", "softmax", 2**12, 14_002, "pairs"),
+    ("converted", "softmax", 2**12, 2**14 + 1, "pairs"),
     (None, "softmax", 2**13, 1024, "xla"),
 ]
 
@@ -550,8 +575,9 @@ def test_16_bits_in_float32_go_by_how_they_are_read(case, dtype):
     choice = choice_of(op, *problem, widened=True, read=read)
     assert ("pairs" if choice.pairs else choice.implementation) == expected
     unknown = choice_of(op, *problem, widened=True)
-    assert not unknown.pairs
-    if expected == "pairs":
+    longest = columns > 14_001 or (op == "log_softmax" and columns > 4096)
+    assert unknown.pairs == longest
+    if expected == "pairs" and not longest:
         least = 2**17
         if op == "softmax" or "sum" in read:
             least = 2**19 if op == "log_softmax" and columns % 8 else 2**21
@@ -1319,7 +1345,10 @@ def test_a_result_that_a_kernel_wrote_may_be_read_again(op, columns):
 
 MADE_OF_PAIRS = [  # op, shape, axis, and who has that of 16 bits in float32
     ("softmax", (1000, 14_000), 1, "xla"),
-    ("softmax", (1000, 14_001), 1, "pairs"),
+    ("softmax", (1000, 14_001), 1, "xla"),
+    ("softmax", (1000, 14_002), 1, "pairs"),
+    ("softmax", (1000, 2**14 - 1), 1, "xla"),
+    ("softmax", (1000, 2**14 + 1), 1, "pairs"),
     ("softmax", (8, 16_384), 1, "xla"),  # a launch costs more than so few elements
     ("softmax", (128, 16_384), 1, "xla"),
     ("softmax", (129, 16_384), 1, "pairs"),
@@ -1871,11 +1900,23 @@ READERS = {  # of an op, an array, another and labels, and how the op's result s
     "returns it first": (lambda f, x, w, labels: f(x) + jnp.sum(w) + labels[0], "elements"),
     "multiplies": (lambda f, x, w, labels: f(x) * w + labels, "elements"),
     "converts": (lambda f, x, w, labels: (w.sum(), labels[0], f(x).astype("float16")), "converted"),
-    "converts first": (lambda f, x, w, labels: (f(x).astype("float16"), w[0]), None),
+    "converts first": (lambda f, x, w, labels: (f(x).astype("float16"), w[0]), "converted"),
     "sorts": (lambda f, x, w, labels: (w.sum(), labels[0], f(x).argsort()), None),
     "converts to more": (
         lambda f, x, w, labels: (f(x).astype("float16"), w + labels[0]),
         None,
+    ),
+    "multiplies and converts": (
+        lambda f, x, w, labels: (f(x) * w + labels).astype("bfloat16"),
+        "converted",
+    ),
+    "multiplies a square and converts": (
+        lambda f, x, w, labels: (f(x) @ w + labels).astype("bfloat16"),
+        None,
+    ),
+    "converts a square": (
+        lambda f, x, w, labels: (w.sum() + labels[0], f(x).astype("bfloat16")),
+        "converted",
     ),
     "compares": (lambda f, x, w, labels: (w.sum(), labels[0], f(x) > 0.5), None),
     "adds a vector": (lambda f, x, w, v: f(x) * w + v[:, 0], "elements"),
@@ -1956,6 +1997,28 @@ def test_how_a_program_seems_to_read(kind, reads):
     x, labels = np.ones((rows, 64), np.float32), np.zeros(shape, np.int32)
     jax.jit(functools.partial(program, jax_softmax.softmax)).lower(x, x, labels)
     assert reads == [expected]
+
+
+# As the factors of its rows and columns let XLA:GPU split a sum of all elements: by kernels of
+# [rows, columns] float32 elements, of which it adds up rows first, in the kernel of their softmax.
+@pytest.mark.parametrize(
+    "rows, columns, expected",
+    [
+        (4096, 8192, True),
+        (8192, 8192, True),
+        (8192, 4096, False),
+        (2048, 16_384, False),
+        (8192, 16_384, True),
+        (5591, 6001, True),
+        (5592, 6001, False),
+        (3355, 10_000, False),
+        (2795, 12_001, False),
+        (1, 8192, False),
+        (0, 8192, False),
+    ],
+)
+def test_where_rows_are_added_up_first(rows, columns, expected):
+    assert _choice.adds_rows_first(rows, columns) == expected
 
 
 LEFT = {  # what is left, and how a sum of the result seems to be read

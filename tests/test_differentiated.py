@@ -229,6 +229,74 @@ def test_which_rows_of_16_bits_a_kernel_reduces(kind, platform):
     assert calls(few, "") == 0
 
 
+def longer_in_float32(shape, dtype, read):
+    """What is made of softmax of 16 bits in float32, and its pull-back, lowered."""
+
+    def both_passes(x, w, labels):
+        def reads(x):
+            return read(jax_softmax.softmax(x.astype("float32")), w, labels)
+
+        y, pull_back = jax.vjp(reads, x)
+        return y, pull_back(w.astype(y.dtype) if y.shape == shape else jnp.ones_like(y))[0]
+
+    others = jax.ShapeDtypeStruct(shape, "float32"), jax.ShapeDtypeStruct(shape[:-1], "int32")
+    return jax.jit(both_passes).lower(jax.ShapeDtypeStruct(shape, dtype), *others)
+
+
+LONGER = {  # what reads the result, and by columns whether a kernel makes values of each row
+    "squares": (
+        lambda y, *_: jnp.square(y).sum(),
+        {4096: False, 4097: True, 8192: True, 16_383: True, 16_384: True},
+    ),
+    "weighs": (
+        lambda y, w, _: (w * y).sum(),
+        {4097: False, 4098: True, 14_000: True, 14_001: False},
+    ),
+    "picks": (
+        lambda y, _, labels: picked(y, labels).sum(),
+        {8192: False, 9999: False, 10_000: True, 10_002: False},
+    ),
+    "gates": (lambda y, w, _: w * y, {4100: False, 8190: False, 8192: True, 8193: False}),
+    "converts": (
+        lambda y, *_: y.astype("bfloat16"),
+        {8192: False, 10_000: True, 10_002: False, 14_001: False, 14_002: True},
+    ),
+    "multiplies": (lambda y, w, _: (w @ y.T)[0, 0], {8192: False, 10_000: False}),
+}
+
+
+@pytest.mark.parametrize("kind", LONGER)
+def test_which_longer_rows_of_softmax_a_kernel_reduces(kind, platform):
+    read, by_kernel = LONGER[kind]
+    for columns, expected in by_kernel.items():
+        assert calls(longer_in_float32((140, columns), "bfloat16", read), "row_pairs") == expected
+        few = 128 if columns <= 14_001 else columns // 1024
+        assert calls(longer_in_float32((few, columns), "bfloat16", read), "") == 0
+
+
+@pytest.mark.parametrize("rows_of", ["normal", "peaked"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_longer_rows_of_softmax_of_16_bits_in_float32(dtype, rows_of, platform):
+    shape = (130, 4100)
+    lowered = longer_in_float32(shape, dtype, lambda y, w, _: (w * jnp.square(y)).sum())
+    assert calls(lowered, "row_pairs") == 1
+    x = rows(rows_of, shape).astype(dtype)
+    w = jnp.asarray(np.random.default_rng(2).standard_normal(shape), "float32")
+    value, gradient = lowered.compile()(x, w, jnp.zeros(shape[:-1], "int32"))
+    assert gradient.dtype == dtype
+    logits = wide(x)
+    y = TRUTH["softmax"](logits, 1)
+    terms, cotangent = wide(w) * y**2, 2 * wide(w) * y
+    distance = logits.max(1, keepdims=True) - logits
+    digits = 2.0**-23 * (8 + 2 * distance)
+    assert abs(wide(value) - terms.sum()) <= (digits * np.abs(terms)).sum()
+    want = TRUTH["softmax_tangent"](y, cotangent, 1)
+    sums = (digits * np.abs(y * cotangent)).sum(1, keepdims=True)
+    allowed = ulp(want, jnp.dtype(dtype)) + y * (2 * digits * np.abs(cotangent) + 2 * sums)
+    allowed += digits * y * np.abs((y * cotangent).sum(1, keepdims=True))
+    assert (np.abs(wide(gradient) - want) <= allowed).all()
+
+
 @pytest.mark.parametrize("columns", [100, 333])
 def test_two_derivatives_of_16_bits_in_float32(columns, platform):
     """Of the same values, also where a kernel would have written such rows."""
