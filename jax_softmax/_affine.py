@@ -9,25 +9,27 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
 from jax.interpreters import mlir
 
-from . import _native
-from ._casts import FLOAT32, NARROW
-from ._choice import FORWARD
-from ._neighbours import maker_behind, makers_of
+from ._calls import BIAS, TOLD, WITH_TERMS
+from ._casts import FLOAT32, NARROW, reshaped
+from ._makers import makers_of
 from ._operations import (
     CONSTRAINTS,
     MOVED,
     before,
     before_spreading,
     dtype_among,
+    maker_behind,
     name_of,
     number_of,
     readers_of,
     shape_of,
 )
-from ._results import TOLD, is_call, logits_here
+from ._results import is_call, logits_here, target_of
+from ._rule import FORWARD
 
 # With larger ones, logits of 16 bits that the kernels tell apart without it might be as one.
 LARGEST, SMALLEST = 2.0**10, 2.0**-40
@@ -36,9 +38,6 @@ LARGEST, SMALLEST = 2.0**10, 2.0**-40
 LARGEST_BIAS, LARGEST_MADE, LARGEST_MASK_MADE = 1 / 4, 1 / 64, 1 / 4
 SPREADS = "stablehlo.broadcast_in_dim"
 RESHAPES = {SPREADS, "stablehlo.reshape"}
-# Of a call that adds a bias to logits: its op, by that without any, and the letter of the term.
-WITH_TERMS = {op: f"masked_{op}" for op in FORWARD}
-BIAS, MASK = "b", "m"
 DTYPES = (*NARROW, FLOAT32)
 
 
@@ -60,6 +59,29 @@ class Affine(NamedTuple):
     @property
     def is_bare(self) -> bool:
         return self.scale == 1 and self.bias is None and self.fill is None
+
+    def types(self, logits: Any) -> list[Any]:
+        """Of a mask and a bias, or what there is of them; `logits` is the type of these."""
+        types = []
+        if self.fill is not None:
+            types.append(logits.update(shape=self.mask_shape, dtype=jnp.dtype(bool)))
+        if self.bias is not None:
+            types.append(logits.update(shape=self.bias_shape))
+        return types
+
+    def terms(self) -> list[Any]:
+        """These, in the logits' rank; what the mask has True is kept."""
+        terms = []
+        if self.fill is not None:
+            mask = reshaped(self.mask, self.mask_shape)
+            if self.inverted:
+                types, operands = [mask.type], [mask]
+                create = mlir.ir.Operation.create
+                mask = create("stablehlo.not", results=types, operands=operands).result
+            terms.append(mask)
+        if self.bias is not None:
+            terms.append(reshaped(self.bias, self.bias_shape))
+        return terms
 
 
 def affine_before(
@@ -285,10 +307,10 @@ def scale_within(result: Any, functions: Any) -> float | None:
     made_by = maker_behind(CONSTRAINTS | MOVED, result, functions)
     if name_of(made_by) != "stablehlo.custom_call" or TOLD not in made_by.attributes:
         return None
-    told, called = made_by.attributes[TOLD], made_by.attributes["call_target_name"].value
-    if called in map(_native.target, FORWARD):
+    told, op = made_by.attributes[TOLD], target_of(made_by)
+    if op in FORWARD:
         return told["scale"].value if "scale" in told else None
-    if called not in map(_native.target, WITH_TERMS.values()):
+    if op not in WITH_TERMS.values():
         return None
     alone = told["terms"].value == BIAS and not told["causal"].value and not told["softcap"].value
     return told["factor"].value if alone else None

@@ -7,8 +7,7 @@ import jax.numpy as jnp
 from jax.interpreters import mlir
 
 from ._casts import NARROW
-from ._neighbours import ELEMENTWISE
-from ._operations import SPREAD, Search, dtype_among, name_of, shape_of
+from ._operations import ELEMENTWISE, SPREAD, Search, dtype_among, name_of, shape_of
 from ._reference import made_anew
 
 # What XLA's code computes in.

@@ -1,5 +1,6 @@
 """Results that are made otherwise, once their derivative's lowering sees what has read them."""
 
+import math
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -7,19 +8,28 @@ from typing import Any, NamedTuple
 import jax
 from jax.interpreters import mlir
 
-from . import _choice
-from ._affine import BIAS, Affine, affine_of
-from ._calls import lower_last, lower_with_terms, one_device
+from . import _choice, _revision
+from ._affine import Affine, affine_of
+from ._calls import BIAS, lower_last, lower_with_terms, one_device
 from ._casts import NARROW, cast_before, rounded
 from ._choice import Problem
 from ._implementation import takes_bias
-from ._looking import terms_of, types_of_terms
-from ._neighbours import makers_of
-from ._operations import dtype_among, is_made_of, make_like, name_of
+from ._makers import makers_of
+from ._operations import (
+    ELEMENTWISE,
+    RESHAPING,
+    SPREADING,
+    Search,
+    dtype_among,
+    is_made_of,
+    make_like,
+    name_of,
+    shape_of,
+)
 from ._pairs import lower_by_pairs
-from ._readers import beside, how_read
+from ._readers import how_read
 from ._reference import compute_dtype, log_softmax, softmax, unchanged
-from ._results import is_call, of_pairs
+from ._results import is_asked, is_call, is_log_softmax, of_pairs
 
 
 def made_as_read(
@@ -85,9 +95,9 @@ def _made_as_read(
     if source is None:
         return result
     by_kernel = is_call(result)
-    teachers, by_rows = beside(tangent, result, axis)
+    teachers, by_rows = _beside(tangent, result, axis)
     makers = makers_of(found.logits, functions)
-    maker = _choice.made_as_read(
+    maker = _revision.made_as_read(
         Problem(op, aval.shape, axis, aval.dtype, dtype, here),
         how=how,
         by_kernel=by_kernel,
@@ -101,13 +111,13 @@ def _made_as_read(
         return result
     request = {"op": op, "axis": axis, "dtype": dtype, "scale": found.scale}
     by_call = {"strategy": "auto", "batch_invariant": True}
-    types = [aval, *types_of_terms(found, aval)]
+    types = [aval, *found.types(aval)]
     adds = maker == "kernel" and found.bias is not None
     if maker is None or (adds and not takes_bias(types, here=here, **by_call, **request)):
         return result
     of_terms = ctx.replace(avals_in=types, avals_out=[aval])
     with mlir.ir.InsertionPoint(result.owner):
-        terms = [found.logits, *terms_of(found)]
+        terms = [found.logits, *found.terms()]
         if source.before == "widened":
             of_terms = ctx.replace(avals_in=[source.narrow], avals_out=[aval])
             terms = [source.in_memory(found.logits)]
@@ -136,7 +146,11 @@ def _made_as_read(
 
 
 class _Source(NamedTuple):
-    """What made logits: `before`, as `_choice.made_as_read` is told, maybe a cast, of this type."""
+    """What made logits: `before`, as `_revision.made_as_read` is told.
+
+    Where that is "widened", 16 bits of that type `narrow`, and the `cast` that made logits of them,
+    unless these are the 16 bits.
+    """
 
     before: str | None
     narrow: Any = None
@@ -148,7 +162,7 @@ class _Source(NamedTuple):
 
 
 def _source_of(found: Affine, result: Any, aval: Any, functions: Any) -> _Source | None:
-    """None where a kernel read 16 bits that XLA may have more within its code than is in memory."""
+    """None where a kernel converted what may not be in memory."""
     cast, narrow = (found.is_bare and cast_before(found.logits, aval)) or (None, None)
     source = found.logits if cast is None else cast.operands[0]
     converts = found.logits.type != result.type  # a kernel that wrote it
@@ -167,7 +181,7 @@ def _source_of(found: Affine, result: Any, aval: Any, functions: Any) -> _Source
 def _lower_plain(
     ctx: Any, logits: Any, *bias: Any, op: str, scale: float, narrowed: bool, **request: Any
 ) -> Any:
-    """Maybe without a bias, in plain JAX: of logits as a program makes them."""
+    """`op` in plain JAX, of logits that are multiplied, and have a bias added, as programs do."""
     reference = partial(log_softmax, narrowed=narrowed) if op == "log_softmax" else softmax
 
     def plain(x: jax.Array, *bias: jax.Array) -> jax.Array:
@@ -175,3 +189,38 @@ def _lower_plain(
         return reference(sum(bias, z), **request)
 
     return mlir.lower_fun(plain, multiple_results=False)(ctx, logits, *bias)
+
+
+def _beside(tangent: Any, result: Any, axis: int) -> tuple[list[Any], bool]:
+    """What else a tangent is made of, element by element, than the log-softmax that it is of.
+
+    The others of its type that XLA's code made right here, and whether there is an array that has
+    another number for each row, not counting those that log-softmaxes are made of.
+    """
+    search, others, by_rows = Search(tangent, but=[result]), [], False
+    for value in search:
+        made_by = value.owner
+        if is_log_softmax(value, axis):
+            others.append(value)
+        elif name_of(made_by) == "stablehlo.broadcast_in_dim":
+            by_rows |= _differs_by_row(made_by, axis)
+        elif name_of(made_by) in ELEMENTWISE | RESHAPING:
+            search.add(made_by.operands)
+    return [v for v in others if v.type == result.type and not is_asked(v)], by_rows
+
+
+def _differs_by_row(spread: Any, axis: int) -> bool:
+    """Whether a broadcast is of numbers that may differ, and not along that axis alone."""
+    (value,) = spread.operands
+    along = zip(shape_of(value), spread.attributes["broadcast_dimensions"], strict=True)
+    if all(size == 1 or dimension == axis for size, dimension in along):
+        return False
+    search = Search(value)
+    for found in search:
+        made_by = found.owner
+        if math.prod(shape_of(found)) == 1 or name_of(made_by) == "stablehlo.constant":
+            continue
+        if name_of(made_by) not in ELEMENTWISE | RESHAPING | SPREADING:
+            return True
+        search.add(made_by.operands)
+    return not search.has_all

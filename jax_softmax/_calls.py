@@ -12,7 +12,13 @@ from jax.extend.core import Primitive
 from jax.interpreters import mlir
 
 from . import _native
-from ._affine import WITH_TERMS
+from ._reference import is_static
+from ._rule import FORWARD
+
+# Of a call that adds a bias to logits: its op, by that without any, and the letters of terms.
+WITH_TERMS = {op: f"masked_{op}" for op in FORWARD}
+BIAS, MASK = "b", "m"
+TOLD = "mhlo.backend_config"  # the attribute of a call that has its handler's
 
 
 @functools.cache
@@ -144,7 +150,7 @@ def call_with_terms(
 def lower_with_terms(
     ctx: Any, logits: Any, *terms: Any, op: str, names: str, scale: float, **request: Any
 ) -> Any:
-    """The same, by a kernel that adds a bias of their rank, or puts in what a mask does."""
+    """`op` of logits that a kernel multiplies, adds a bias to, or masks, by terms of their rank."""
     bind = call_with_terms(WITH_TERMS[op], names, factor=scale, **request)
     return mlir.lower_fun(bind, multiple_results=False)(ctx, logits, *terms)
 
@@ -253,7 +259,3 @@ def _factor(i: int) -> str:
     """The i-th factor's name in Shardy's grammar: i … z, then z_1, z_2, …"""
     letters = "ijklmnopqrstuvwxyz"
     return letters[i] if i < len(letters) else f"z_{i - len(letters) + 1}"
-
-
-def is_static(shape: tuple[Any, ...]) -> bool:
-    return all(isinstance(d, int) for d in shape)

@@ -9,19 +9,7 @@ from typing import Any
 import jax.numpy as jnp
 from jax.interpreters import mlir
 
-from ._operations import (
-    BARRIER,
-    MOVED,
-    SPREAD,
-    UNFUSED,
-    Search,
-    before,
-    before_spreading,
-    dtype_among,
-    is_made_of,
-    name_of,
-    number_of,
-)
+from ._operations import BARRIER, MOVED, SPREAD, UNFUSED, Search, before, dtype_among, name_of
 
 # What float32 holds every digit of.
 NARROW = (jnp.dtype("bfloat16"), jnp.dtype("float16"))
@@ -83,42 +71,3 @@ def was_narrow(value: Any) -> bool:
             return False
         search.add(operands)
     return search.has_all
-
-
-def logits_of(result: Any, other: Any) -> tuple[Any, ...]:
-    """The float32 logits that XLA's code makes this softmax of, and what mask it is selected by.
-
-    A derivative that reads these in its place may leave the result in 16 bits alone. Nothing if
-    `other` has something of it, as the cotangent of an entropy: XLA reads both once then. Nothing
-    on an explicit mesh, where constraints of sharding are between all these.
-    """
-    quotient, mask = result, ()
-    if name_of(result.owner) == "stablehlo.select":
-        keep, quotient, masked = result.owner.operands
-        if keep.type.shape != result.type.shape or number_of(masked) != 0:
-            return ()
-        mask = (keep,)
-    e, _ = _parts_of(quotient) or (None, None)
-    if e is None:
-        return ()
-    (difference,) = e.owner.operands
-    if name_of(difference.owner) != "stablehlo.subtract" or is_made_of(other, result):
-        return ()
-    return (difference.owner.operands[0], *mask)
-
-
-def exponentials_of(result: Any, other: Any) -> tuple[Any, Any] | None:
-    """Those that XLA's code makes this softmax of, and the rows' sums of them; None as above."""
-    parts = _parts_of(result)
-    return None if parts is None or is_made_of(other, result) else parts
-
-
-def _parts_of(quotient: Any) -> tuple[Any, Any] | None:
-    """Of a result of softmax's: what is reduced with its numerator is summed along the rows."""
-    if name_of(quotient.owner) != "stablehlo.divide":
-        return None
-    e, total = quotient.owner.operands
-    total = before_spreading(total)
-    if name_of(total.owner) != "stablehlo.reduce" or total.owner.operands[0] != e:
-        return None
-    return (e, total) if name_of(e.owner) == "stablehlo.exponential" else None

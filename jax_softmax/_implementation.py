@@ -5,9 +5,8 @@ from typing import Any
 
 import jax
 
-from . import _choice, _native
-from ._affine import WITH_TERMS
-from ._calls import has_kernel_with_terms, widest
+from . import _choice, _native, _revision
+from ._calls import WITH_TERMS, has_kernel_with_terms, widest
 from ._choice import UNKNOWN, Choice, Context, Problem
 from ._reference import ONE_KERNEL, is_sharded
 
@@ -52,9 +51,10 @@ def chosen(
     axis: int,
     **request: Any,
 ) -> Choice:
-    """What runs it, with its primitive's parameters, of operands of these types.
+    """What runs `op`, of operands of these types, by the parameters of its primitive.
 
-    `seen` is what is to be told beside those. With `per_row` the result lacks `axis`.
+    `seen` is what `_choice.choose` is told, but for what is a parameter. With `per_row` the result
+    lacks `axis`.
     """
     del scale
     x = operands[0]
@@ -108,13 +108,16 @@ def may_be_fused(
         return False
     wide = max(x.dtype, dtype, key=lambda d: d.itemsize)
     problem = Problem(op, x.shape, axis, wide, dtype, platform="any")
-    return problem.is_last and _choice.reads_operand(problem, batch_invariant)
+    return problem.is_last and _revision.reads_operand(problem, batch_invariant)
 
 
 def takes_terms(
     avals: Sequence[Any],
-    about: dict[str, Any],
     *,
+    masked: bool,
+    tiled: bool,
+    product: bool,
+    read: str | None,
     op: str,
     here: str,
     axis: int,
@@ -123,9 +126,9 @@ def takes_terms(
     differentiated: bool = False,
     **request: Any,
 ) -> bool:
-    """Whether a kernel does what `_choice.takes_terms` says: where there is one.
+    """Whether a kernel does what `_revision.takes_terms` says: where there is one.
 
-    And it is the faster one, or is asked for. `about` is what that is told beside.
+    And it is the faster one, or is asked for.
     """
     x, name = avals[0], WITH_TERMS[op]
     by_call = {"here": here, "axis": axis, "batch_invariant": batch_invariant} | request
@@ -133,42 +136,40 @@ def takes_terms(
         return False
     if backend:
         return backend == here
-    seen = Context(batch_invariant)
+    seen = Context(batch_invariant=batch_invariant)
     if fastest(name, [x], here, seen, axis=axis, **request).implementation != here:
         return False
     problem = Problem(op, x.shape, axis, x.dtype, x.dtype, here)
-    return _choice.takes_terms(problem, differentiated=differentiated, **about)
+    about = {"masked": masked, "tiled": tiled, "product": product, "read": read}
+    return _revision.takes_terms(problem, differentiated=differentiated, **about)
 
 
 def adds_bias(
     avals: Sequence[Any],
-    read: str | None,
-    around: str | None,
-    without: str | None,
+    seen: Context,
+    without: Context,
     *,
     op: str,
     here: str,
     backend: str | None,
     **params: Any,
 ) -> bool:
-    """Whether a kernel adds a bias to logits: where it is the faster one, or would be without it.
+    """Whether a kernel adds a bias to logits of these types.
 
-    `around` is what is seen of the neighbours of these, `without` of those of their sum, which is
-    `read` so.
+    It does where it is the faster one, or a kernel would have the sum `without` that. `seen` and
+    `without` are what is seen of the logits, and of their sum with the bias.
     """
     if not takes_bias(avals, op=op, here=here, **params):
         return False
-    with_it = Context(around=around, read=read, biased=True)
-    both = with_it, Context(around=without, read=read)
     request = {"op": op, "here": here, "backend": backend} | params
-    some = [chosen(avals[:1], seen, **request) for seen in both]
+    some = [chosen(avals[:1], of, **request) for of in (seen._replace(biased=True), without)]
     if not any(c.implementation == here and c.batch_invariant for c in some):
         return False
     if backend:
         return True
     problem = {k: params[k] for k in ("axis", "dtype", "strategy")}
-    seen = Context(params["batch_invariant"])
-    return fastest(f"biased_{op}", avals[:1], here, seen, **problem).implementation == here
+    alone = Context(batch_invariant=params["batch_invariant"])
+    return fastest(f"biased_{op}", avals[:1], here, alone, **problem).implementation == here
 
 
 def takes_bias(avals: Sequence[Any], *, op: str, **request: Any) -> bool:

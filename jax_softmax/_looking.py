@@ -1,8 +1,9 @@
 """What a lowering sees of its operands: what made them, and what seems to read its result.
 
-In a program for one platform. Softmax of a GPU's 16 bits is the faster for it where a program
-converts these to float32, multiplies them by a number, adds a bias or puts one number in for many
-by a mask; and who makes a derivative goes by what XLA has within its code around it.
+Kernels read what was converted to float32, multiplied by a number, had a bias added or one number
+put in by a mask, and do the same to it; and who makes a derivative goes by what XLA has within its
+code around it. Of a program for one platform. What is to be loaded in place of an operand is put
+into the program here, where it is not there: a barrier, a reshape, an inverted mask.
 """
 
 import math
@@ -10,20 +11,19 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
-from jax.interpreters import mlir
 
-from . import _choice
+from . import _choice, _revision
 from ._affine import Affine, affine_before, is_tiled, mask_within, scale_behind
 from ._anew import has_exponentials, is_read_narrow, made_again
-from ._calls import is_static, one_device, without_axis
-from ._casts import cast_before, exponentials_of, logits_of, reshaped, rounded, was_narrow
+from ._calls import one_device, without_axis
+from ._casts import cast_before, rounded, was_narrow
 from ._choice import Context, Problem
 from ._implementation import DERIVATIVES, DIFFERENTIATED, adds_bias, chosen, takes_terms
-from ._neighbours import is_product, is_scattered, makers_of
+from ._makers import is_product, is_scattered, makers_of
 from ._operations import is_made_of, shape_of
 from ._readers import how_read, likely_read
-from ._reference import FEWEST_OF_PARTS, ONE_KERNEL_ALONE, is_last, is_one_kernel
-from ._results import is_call, logits_within, values_behind
+from ._reference import FEWEST_OF_PARTS, ONE_KERNEL_ALONE, is_last, is_one_kernel, is_static
+from ._results import exponentials_of, is_call, logits_of, logits_within, values_behind
 
 # What `Seen.made` is where 16 bits are one operand more.
 OF_NARROW = ("loads", "pairs")
@@ -37,21 +37,21 @@ Decide = Callable[..., str | None]
 class Seen(NamedTuple):
     """What a lowering has seen of its operands.
 
-    `made` says what is done about conversions to float32: of an operand, as in
+    `made` says what is made of conversions to float32, or of pairs: of an operand, as in
     `softmax(x.astype(jnp.float32))` of 16 bits, or of all that a derivative is computed from.
     "loads": kernels read the 16 bits, which are one operand more, as they compute in float32
     anyway, and a copy would be written and read again. "xla": XLA's code runs, which fuses these
     conversions and may fuse others behind it; softmax's derivative may have the logits, and their
     mask, as operands more. "parts": the same, and softmax's derivative is of the exponentials and
     the rows' sums of them, which are operands more. "pairs": a kernel reduces the rows of 16 bits,
-    which are one operand more, and XLA's code makes the rest of these; forward, of logits that are
-    multiplied by a number too. "of pairs": so it has made a derivative's result, and makes that;
-    what its last step is of are two operands more.
+    or of logits that nothing converted, which are one operand more, and XLA's code makes the rest
+    of these. "of pairs": so it has made a derivative's result, and makes that; what its last step
+    is of are two operands more.
 
     `around` is, with all operands' types as they are, one of `_choice.AROUND`, or None where that
     is not known. A derivative's result is "stored" where a kernel that multiplied the logits made
     it, so that XLA may multiply what is made of it; or any kernel, and XLA may have what made the
-    tangent within its own code, which was made of the result, or by `_choice.reads_stored` is no
+    tangent within its own code, which was made of the result, or by `_revision.reads_stored` is no
     conversion.
 
     Kernels on a GPU multiply logits by `scale`, and add a bias to them if `biased`, where nothing
@@ -78,9 +78,9 @@ class Seen(NamedTuple):
         return (self.made in OF_NARROW or self.scale != 1 or terms > 0) + terms
 
     def context(self, *, alone: bool) -> Context:
-        """What `_choice.choose` is told of it."""
+        """What `_choice.choose` is told of it, but for a bias, which `adds_bias` is asked about."""
         seen = {"around": self.around, "multiplied": self.multiplied, "read": self.read}
-        return Context(alone=alone, widened=self.made is not None, **seen)
+        return Context(alone=alone, widened=self.made in ("loads", "xla"), **seen)
 
 
 def look(
@@ -130,7 +130,7 @@ def _look_at_derivative(
     values = values_behind(y, functions)
     if values > 0:
         about = {"read": 2 if is_read_narrow(y) else 4, "exponentials": has_exponentials(t)}
-        anew = _choice.makes_anew(problem, values=values, **about)
+        anew = _revision.makes_anew(problem, values=values, **about)
         made = made_again(ctx, [y, t]) if anew else [y, t]
         return Seen("of pairs"), list(zip(avals[:2], made, strict=True))
     # What a kernel wrote XLA reads, whatever the tangent was.
@@ -203,7 +203,7 @@ def _look_at_logits(
             vector = math.prod(found.bias_shape) == aval.shape[axis]
             found = Affine(operand) if vector or op == "log_softmax" else found
         if masked or (found.bias is not None and makers.of_product):
-            types = [aval, *types_of_terms(found, aval)]
+            types = [aval, *found.types(aval)]
             # In mixed precision XLA has the way there and back within its code.
             apart = makers.fused is False and cast_before(found.logits, aval) is None
             shape = found.mask_shape if masked else found.bias_shape
@@ -213,9 +213,9 @@ def _look_at_logits(
                 "product": is_product(found.logits, functions),
                 "read": read,
             }
-            if apart and takes_terms(types, about, op=op, here=here, axis=axis, **params):
+            if apart and takes_terms(types, op=op, here=here, axis=axis, **about, **params):
                 seen = Seen(None, None, found.scale, found.bias is not None, found.fill)
-                return seen, list(zip(types, [found.logits, *terms_of(found)], strict=True))
+                return seen, list(zip(types, [found.logits, *found.terms()], strict=True))
             found = Affine(operand) if masked else found
     seen, request = seen_of(found), {"op": op, "here": here, "axis": axis} | params
     if not seen.biased:
@@ -223,36 +223,12 @@ def _look_at_logits(
         if seen.read and chosen([aval], seen.context(alone=alone), **request).pairs:
             seen = seen._replace(made="pairs")
         return seen, [(aval, found.logits)] if seen.more else []
-    (bias,) = types_of_terms(found, aval)
+    (bias,) = found.types(aval)
     without = seen_of(Affine(operand))
-    if not adds_bias([aval, bias], seen.read, seen.around, without.around, **request):
+    around = [Context(around=of.around, read=seen.read) for of in (seen, without)]
+    if not adds_bias([aval, bias], *around, **request):
         return without, []
-    return seen, [(aval, found.logits), *((bias, term) for term in terms_of(found))]
-
-
-def types_of_terms(found: Affine, logits: Any) -> list[Any]:
-    """Of a mask and a bias, or what there is of them."""
-    types = []
-    if found.fill is not None:
-        types.append(logits.update(shape=found.mask_shape, dtype=jnp.dtype(bool)))
-    if found.bias is not None:
-        types.append(logits.update(shape=found.bias_shape))
-    return types
-
-
-def terms_of(found: Affine) -> list[Any]:
-    """These, in the logits' rank; what the mask has True is kept."""
-    terms = []
-    if found.fill is not None:
-        mask = reshaped(found.mask, found.mask_shape)
-        if found.inverted:
-            types, operands = [mask.type], [mask]
-            create = mlir.ir.Operation.create
-            mask = create("stablehlo.not", results=types, operands=operands).result
-        terms.append(mask)
-    if found.bias is not None:
-        terms.append(reshaped(found.bias, found.bias_shape))
-    return terms
+    return seen, [(aval, found.logits), *((bias, term) for term in found.terms())]
 
 
 def _seen_around(
@@ -268,21 +244,21 @@ def _seen_around(
     mask = None if masked else mask_within(result)
     if mask is not None:
         tiled = is_tiled(shape_of(mask), problem.shape, problem.axis)
-        if fused or not _choice.keeps_masked(problem, tiled=tiled):
+        if fused or not _revision.keeps_masked(problem, tiled=tiled):
             return "stored apart" if fused is False else "stored"
     scale = None if masked else scale_behind(result, functions)
     narrow = problem.width == 2
     of_kernel = scale is not None and fused
     how = how_read(result, problem.axis, functions) if of_kernel else set()
     if of_kernel and is_made_of(tangent, result, unknown=False):
-        if scale == 1 and _choice.keeps_picked(problem, how=how):
+        if scale == 1 and _revision.keeps_picked(problem, how=how):
             return "apart" if alone else None
-        if _choice.rereads(problem, multiplied=scale != 1):
+        if _revision.rereads(problem, multiplied=scale != 1):
             return "stored again"
     picked = problem.op == "log_softmax" and not narrow and is_scattered(tangent, functions)
     if scale not in (None, 1) and not picked:
         return "stored apart" if fused is False else "stored"
-    if of_kernel and _choice.reads_stored(problem, how=how):
+    if of_kernel and _revision.reads_stored(problem, how=how):
         return "stored"
     logits = logits_within(result, problem.axis, functions)
     makers = None if logits is None else makers_of(logits, functions)

@@ -27,14 +27,7 @@ from ._reductions import (
     bind_logsumexp_tangent,
     cross_entropy_gradient_p,
 )
-from ._reference import (
-    NO_GRADIENT,
-    as_stored,
-    columns,
-    compute_dtype,
-    kept,
-    softmax_of_parts,
-)
+from ._reference import NO_GRADIENT, as_stored, columns, compute_dtype, kept, softmax_of_parts
 
 Pair = tuple[Float[Array, "*rows"], Float[Array, "*rows"]]
 

@@ -9,10 +9,11 @@ import jax.numpy as jnp
 from jax.extend.core import Primitive
 from jax.interpreters import mlir
 
-from . import _choice, _native
-from ._affine import BIAS, MASK
+from . import _choice, _native, _revision
 from ._as_read import made_as_read
 from ._calls import (
+    BIAS,
+    MASK,
     aligned_spec,
     call,
     call_primitive,
@@ -22,7 +23,7 @@ from ._calls import (
 )
 from ._choice import Context, Problem
 from ._implementation import DERIVATIVES, DIFFERENTIATED, OF_OPERAND, chosen, fastest, may_load
-from ._looking import Seen, bound_and_loaded, look
+from ._looking import Decide, Seen, bound_and_loaded, look
 from ._pairs import lower_by_pairs
 from ._reference import is_sharded, tangent_of_parts
 from ._results import mark_asked, stand_in
@@ -63,9 +64,7 @@ def register(
     register_seeing(primitive, default, rule, partial(_decide, **request))
 
 
-def register_seeing(
-    primitive: Primitive, default: Rule, rule: Rule, decide: Callable[..., str | None]
-) -> None:
+def register_seeing(primitive: Primitive, default: Rule, rule: Rule, decide: Decide) -> None:
     """Makes `rule`, which is told `here`, the lowering where there is a handler, else `default`.
 
     The rule is told what is `seen` of the operands, see `_looking.Seen`, for which `decide` says
@@ -246,6 +245,24 @@ def _decide(
     return "xla" if choice.implementation == "xla" else "pairs" if choice.pairs else "loads"
 
 
+def _form_of(
+    op: str, here: str, seen: Seen, *, alone: bool, differentiated: bool
+) -> dict[str, bool]:
+    """In which of its forms plain JAX is the faster one, as arguments of the reference."""
+    if op == "logsumexp":
+        return {"one_by_one": alone}
+    if op == "log_softmax" and here == "cuda":
+        narrowed = seen.around == "narrowed"
+        return {"in_pairs": alone, "forward_alone": not differentiated, "narrowed": narrowed}
+    if op in OF_OPERAND:
+        return {"stored": seen.made != "xla"}
+    if op == "softmax_tangent":
+        forms = {"stored apart": "in_one_kernel", "stored again": "again"}
+        forms |= {"fused": "fused", "narrowed": "fused"}
+        return {forms[seen.around]: True} if seen.around in forms else {}
+    return {}
+
+
 def _lower(
     ctx: Any,
     *operands: Any,
@@ -283,22 +300,12 @@ def _lower(
     request |= {"batch_invariant": batch_invariant}
     choice = chosen(loaded[0].avals_in, seen.context(alone=alone), **request, **params)
     if choice.implementation != here:
-        if op == "logsumexp":
-            reference = partial(reference, one_by_one=alone)
-        elif op == "log_softmax" and here == "cuda":
-            forward_alone = not params.get("differentiated", False)
-            forms = {"forward_alone": forward_alone, "narrowed": seen.around == "narrowed"}
-            reference = partial(reference, in_pairs=alone, **forms)
-        elif op in OF_OPERAND:
-            if seen.around == "stored again":  # and not what it was made of
-                ctx, operands = ctx.replace(avals_in=ctx.avals_in[:2]), operands[:2]
-            reference = partial(reference, stored=seen.made != "xla")
-        elif op == "softmax_tangent":
-            forms = {"stored apart": "in_one_kernel", "stored again": "again"}
-            forms |= {"fused": "fused", "narrowed": "fused"}
-            if seen.around in forms:
-                reference = partial(reference, **{forms[seen.around]: True})
+        if op in OF_OPERAND and seen.around == "stored again":  # and not what it was made of
+            ctx, operands = ctx.replace(avals_in=ctx.avals_in[:2]), operands[:2]
+        differentiated = params.get("differentiated", False)
+        form = _form_of(op, here, seen, alone=alone, differentiated=differentiated)
         backend = "xla" if choice.implementation == "xla" else backend
+        reference = partial(reference, **form)
         return _lower_reference(ctx, *operands, reference=reference, backend=backend, **params)
     in_place = here == "cpu" and alone
     differentiated = params.get("differentiated", False)
@@ -318,5 +325,5 @@ def _lower(
     problem = Problem(op, types[0].shape, params["axis"], types[0].dtype, params["dtype"], here)
     free = op in _choice.FORWARD and backend is None and not batch_invariant and alone
     together = {"differentiated": differentiated, "by_kernel": True}
-    is_shared = free and _choice.makes_together(problem, **together)
+    is_shared = free and _revision.makes_together(problem, **together)
     return [stand_in(results[0])] if is_shared else results

@@ -1,5 +1,6 @@
-"""The operations that made a primitive's operands, as lowerings walk back through them."""
+"""The operations of a program, as lowerings walk back through what made their operands."""
 
+import math
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -16,6 +17,22 @@ MOVED = {"stablehlo.reshape", "stablehlo.transpose"}
 CUT = {"stablehlo.pad", "stablehlo.slice"}
 PRODUCTS = {"stablehlo.convolution", "stablehlo.dot_general"}
 UNFUSED = PRODUCTS | {BARRIER}  # what XLA fuses nothing across
+STAND_IN = "stablehlo.reshape"
+MANUAL = "sdy.manual_computation"
+RESHAPING = CONSTRAINTS | {STAND_IN}
+SPREADING = CONSTRAINTS | {"stablehlo.broadcast_in_dim"}
+SUMS = {"stablehlo.add", "stablehlo.subtract"}  # whose derivative by an operand is 1, or -1
+ELEMENTWISE = SUMS | {
+    f"stablehlo.{name}"
+    for name in (
+        *("abs", "and", "atan2", "cbrt", "ceil", "clamp", "compare", "convert", "cosine"),
+        *("divide", "exponential", "exponential_minus_one", "floor", "log", "log_plus_one"),
+        *("logistic", "maximum", "minimum", "multiply", "negate", "not", "or", "power"),
+        *("reduce_precision", "remainder", "round_nearest_afz", "round_nearest_even", "rsqrt"),
+        *("select", "sign", "sine", "sqrt", "tan", "tanh", "xor"),
+    )
+}
+ELEMENTWISE |= {"chlo.erf", "chlo.erf_inv", "chlo.square"}
 
 
 def name_of(operation: Any) -> str | None:
@@ -94,3 +111,36 @@ def is_made_of(value: Any, other: Any, *, unknown: bool = True) -> bool:
             operands = [v for v in operands if shape_of(v) == shape_of(found)]
         search.add(operands)
     return unknown and not search.has_all
+
+
+def maker_behind(operations: set[str], value: Any, functions: Any) -> Any:
+    """What made an array, before those operations and within calls."""
+    while True:
+        value = before(value, operations)
+        returned = returned_by(value, functions)
+        if returned is None:
+            return value.owner
+        value = returned
+
+
+def returned_by(value: Any, functions: Any) -> Any | None:
+    """Of a result of a call, or of `shard_map`, what is returned there; None of others."""
+    made_by = value.owner
+    if name_of(made_by) == MANUAL:
+        operations = made_by.regions[0].blocks[0].operations
+    elif name_of(made_by) == "func.call" and made_by.attributes["callee"].value in functions:
+        operations = functions[made_by.attributes["callee"].value].entry_block.operations
+    else:
+        return None
+    return operations[len(operations) - 1].operands[mlir.ir.OpResult(value).result_number]
+
+
+def is_program(operation: Any) -> bool:
+    return operation.name == "func.func" and operation.attributes["sym_name"].value == "main"
+
+
+def widths_of(conversion: Any) -> tuple[float, float]:
+    """The bits of what a conversion reads and makes; of complex numbers more than all others'."""
+    types = (v.type.element_type for v in (*conversion.operands, *conversion.results))
+    before, after = (getattr(of, "width", math.inf) for of in types)
+    return before, after

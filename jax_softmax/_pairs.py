@@ -37,8 +37,8 @@ def of_rows(
     """`scale * x` less its rows' maxima, and the other values for each row that a call makes."""
     request = {"axis": axis, "dtype": dtype, "strategy": "auto", "batch_invariant": True}
     request |= {"logical_axis": x.ndim - 1, "workspace": 0, "log_sums": log_sums, "scale": scale}
-    of_rows = call_p.bind(jnp.moveaxis(x, axis, -1), **request)
-    largest, *others = (jnp.expand_dims(values, axis) for values in of_rows)
+    made = call_p.bind(jnp.moveaxis(x, axis, -1), **request)
+    largest, *others = (jnp.expand_dims(values, axis) for values in made)
     x = x.astype(dtype)
     return [(x if scale == 1 else jnp.minimum(scale * x, largest)) - largest, *others]
 

@@ -92,10 +92,12 @@ def plan(
     platform = "cpu" if limits == "cpu" else "cuda"
     if strategy == "auto":
         problem = _choice.Problem(op, shape, axes[0], dtype, output_dtype, platform)
-        choice = _choice.choose(problem, _choice.Context(batch_invariant))
+        choice = _choice.choose(problem, _choice.Context(batch_invariant=batch_invariant))
         if op in _choice.FORWARD and choice.implementation != platform:
-            alone = _choice.Context(batch_invariant, around="apart", read="returned")
-            if _choice.choose(problem, alone).implementation == platform:
+            by_itself = _choice.Context(
+                batch_invariant=batch_invariant, around="apart", read="returned"
+            )
+            if _choice.choose(problem, by_itself).implementation == platform:
                 reason = f"{choice.reason}; {platform!r} where a program is this call alone"
                 choice = choice._replace(reason=reason)
     else:

@@ -11,9 +11,18 @@ from typing import Any
 
 from jax.interpreters import mlir
 
-from ._neighbours import ELEMENTWISE, RESHAPING, SPREADING, is_program
-from ._operations import MOST_VALUES, Search, is_made_of, name_of, readers_of, shape_of
-from ._results import is_asked, is_log_softmax, logits_within
+from ._operations import (
+    ELEMENTWISE,
+    MOST_VALUES,
+    RESHAPING,
+    Search,
+    is_made_of,
+    is_program,
+    name_of,
+    readers_of,
+    shape_of,
+)
+from ._results import logits_within
 
 FEWEST_ACROSS = 16  # rows that are reduced to one
 PICKING = {"stablehlo.dynamic_slice", "stablehlo.gather", "stablehlo.slice"}
@@ -196,38 +205,3 @@ def how_read(result: Any, axis: int, functions: Any) -> set[str]:
             pending += [v for v in new if v not in seen]
             seen.update(new)
     return how if made.issuperset(pending) else set()
-
-
-def beside(tangent: Any, result: Any, axis: int) -> tuple[list[Any], bool]:
-    """What else a tangent is made of, element by element, than the log-softmax that it is of.
-
-    The others of its type that XLA's code made right here, and whether there is an array that has
-    another number for each row, not counting those that log-softmaxes are made of.
-    """
-    search, others, by_rows = Search(tangent, but=[result]), [], False
-    for value in search:
-        made_by = value.owner
-        if is_log_softmax(value, axis):
-            others.append(value)
-        elif name_of(made_by) == "stablehlo.broadcast_in_dim":
-            by_rows |= _differs_by_row(made_by, axis)
-        elif name_of(made_by) in ELEMENTWISE | RESHAPING:
-            search.add(made_by.operands)
-    return [v for v in others if v.type == result.type and not is_asked(v)], by_rows
-
-
-def _differs_by_row(spread: Any, axis: int) -> bool:
-    """Whether a broadcast is of numbers that may differ, and not along that axis alone."""
-    (value,) = spread.operands
-    along = zip(shape_of(value), spread.attributes["broadcast_dimensions"], strict=True)
-    if all(size == 1 or dimension == axis for size, dimension in along):
-        return False
-    search = Search(value)
-    for found in search:
-        made_by = found.owner
-        if math.prod(shape_of(found)) == 1 or name_of(made_by) == "stablehlo.constant":
-            continue
-        if name_of(made_by) not in ELEMENTWISE | RESHAPING | SPREADING:
-            return True
-        search.add(made_by.operands)
-    return not search.has_all

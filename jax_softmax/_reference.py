@@ -7,7 +7,7 @@ operands may each have another; the widest of them all is computed in, or float3
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax
@@ -49,6 +49,11 @@ def compute_dtype(*dtypes: Any) -> Any:
 def dtype_of_rows(dtype: Any, output_dtype: Any) -> Any:
     """What kernels give one value for each row in, which what reads it rounds to another dtype."""
     return dtype if dtype == output_dtype else compute_dtype(dtype, output_dtype)
+
+
+def is_static(shape: Iterable[Any]) -> bool:
+    """Whether no dimension is symbolic."""
+    return all(isinstance(d, int) for d in shape)
 
 
 def is_sharded(x: Any, axis: int) -> bool:
@@ -436,7 +441,10 @@ def made_anew(x: jax.Array) -> jax.Array:
 
 
 def unchanged(y: jax.Array, *, op: str) -> jax.Array:
-    """`y`, by the last operation of `op` in plain JAX."""
+    """`y`, by the last operation of `op` in plain JAX, which can be made to read something else.
+
+    Of what a kernel wrote, where XLA's code makes the result: see `_operations.make_like`.
+    """
     if y.dtype.itemsize == 2:
         return y.astype("float32").astype(y.dtype)
     return y / jnp.ones((), y.dtype) if op == "softmax" else y - jnp.zeros((), y.dtype)

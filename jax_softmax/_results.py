@@ -6,11 +6,26 @@ from typing import Any, NamedTuple
 
 from jax.interpreters import mlir
 
-from ._neighbours import RESHAPING, SPREADING, STAND_IN, maker_behind, returned_by, widths_of
-from ._operations import CONSTRAINTS, MOST_VALUES, before, name_of, number_of, shape_of
+from ._calls import TOLD
+from ._operations import (
+    CONSTRAINTS,
+    MOST_VALUES,
+    RESHAPING,
+    SPREADING,
+    STAND_IN,
+    before,
+    before_spreading,
+    is_made_of,
+    maker_behind,
+    name_of,
+    number_of,
+    returned_by,
+    shape_of,
+    widths_of,
+)
+from ._rule import FORWARD
 
 MARKS = "mhlo.frontend_attributes"
-TOLD = "mhlo.backend_config"  # the attribute of a call that has its handler's
 # Of softmax or log-softmax by XLA's code.
 LAST = {f"stablehlo.{name}" for name in ("convert", "divide", "subtract")}
 
@@ -61,7 +76,7 @@ def logits_here(result: Any, axis: int, functions: Any) -> Any | None:
     The kernel may have multiplied that, or read and written other types.
     """
     call = writer_of(result)
-    if target_of(call) in ("log_softmax", "softmax"):
+    if target_of(call) in FORWARD:
         return call.operands[0]  # further ones are a symbolic shape
     logits = logits_within(result, axis, functions) if name_of(result.owner) in LAST else None
     return logits if logits is not None and logits.type == result.type else None
@@ -111,6 +126,26 @@ def is_log_softmax(value: Any, axis: int) -> bool:
     e, subtracted = _operands(rest, "subtract", 2)
     same = ones is not None and subtracted == ones
     return same and _operands(e, "exponential", 1) == [difference]
+
+
+def is_softmax(result: Any, e: Any, difference: Any, axis: int, functions: Any) -> bool:
+    """Whether it is a quotient of those exponentials and their sums, as `_reference.softmax` has.
+
+    Or by pairs.
+    """
+    numerator, factor = result.owner.operands
+    if numerator != e:
+        return False
+    values = made_of_rows(result, functions)
+    if values is not None:
+        return (values.op, values.axis) == ("softmax", axis)
+    if name_of(result.owner) == "stablehlo.multiply":
+        inverse: Any = getattr(rows_behind(factor, axis), "owner", None)
+        if name_of(inverse) != "stablehlo.divide" or number_of(inverse.operands[0]) != 1:
+            return False
+        factor = inverse.operands[1]
+    terms = summed(factor, axis)
+    return terms is not None and terms == e and is_shifted(difference, axis)
 
 
 def is_shifted(difference: Any, axis: int) -> bool:
@@ -279,3 +314,42 @@ def results_of(value: Any, operation: str) -> list[Any]:
     made = [r for r in readers if name_of(r) == operation]
     several = {"stablehlo.custom_call"}  # a workspace is one more
     return [r.results[0] for r in made if len(r.results) == 1 or operation in several]
+
+
+def logits_of(result: Any, other: Any) -> tuple[Any, ...]:
+    """The float32 logits that XLA's code makes this softmax of, and what mask it is selected by.
+
+    A derivative that reads these in its place may leave the result in 16 bits alone. Nothing if
+    `other` has something of it, as the cotangent of an entropy: XLA reads both once then. Nothing
+    on an explicit mesh, where constraints of sharding are between all these.
+    """
+    quotient, mask = result, ()
+    if name_of(result.owner) == "stablehlo.select":
+        keep, quotient, masked = result.owner.operands
+        if keep.type.shape != result.type.shape or number_of(masked) != 0:
+            return ()
+        mask = (keep,)
+    e, _ = _parts_of(quotient) or (None, None)
+    if e is None:
+        return ()
+    (difference,) = e.owner.operands
+    if name_of(difference.owner) != "stablehlo.subtract" or is_made_of(other, result):
+        return ()
+    return (difference.owner.operands[0], *mask)
+
+
+def exponentials_of(result: Any, other: Any) -> tuple[Any, Any] | None:
+    """Those that XLA's code makes this softmax of, and the rows' sums of them; None as above."""
+    parts = _parts_of(result)
+    return None if parts is None or is_made_of(other, result) else parts
+
+
+def _parts_of(quotient: Any) -> tuple[Any, Any] | None:
+    """Of a result of softmax's: what is reduced with its numerator is summed along the rows."""
+    if name_of(quotient.owner) != "stablehlo.divide":
+        return None
+    e, total = quotient.owner.operands
+    total = before_spreading(total)
+    if name_of(total.owner) != "stablehlo.reduce" or total.owner.operands[0] != e:
+        return None
+    return (e, total) if name_of(e.owner) == "stablehlo.exponential" else None

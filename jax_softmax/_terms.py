@@ -16,8 +16,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir, xla
 
 from . import _lowering, _reference
-from ._affine import BIAS
-from ._calls import call_with_terms, has_kernel_with_terms, one_device
+from ._calls import BIAS, call_with_terms, has_kernel_with_terms, one_device
 from ._canonicalize import request as canonical_request
 from ._choice import Context
 from ._implementation import fastest, may_load
@@ -321,7 +320,7 @@ def _choose(
     alone = "bias" in names and not (softcap or causal or set(names) - {"bias", "scale"})
     case = name.replace("masked", "biased") if alone else name
     request = {"axis": axis, "dtype": dtype, "strategy": strategy}
-    seen = Context(batch_invariant, widened=widened)
+    seen = Context(batch_invariant=batch_invariant, widened=widened)
     return fastest(case, avals[:1], here, seen, **request).implementation
 
 

@@ -8,28 +8,24 @@ import jax
 import jax.numpy as jnp
 from jax.interpreters import mlir
 
-from . import _choice
+from . import _choice, _revision
 from ._affine import affine_before
-from ._calls import one_device
+from ._calls import TOLD, one_device
 from ._casts import FLOAT32, NARROW, cast_before, rounded
-from ._neighbours import STAND_IN, makers_of
-from ._operations import BARRIER, dtype_among, make_like, name_of, number_of
+from ._makers import makers_of
+from ._operations import BARRIER, STAND_IN, dtype_among, make_like, name_of
 from ._pairs import of_rows, row_triples_p
 from ._readers import are_returned, are_rows_kept, likely_read
 from ._reference import as_stored, unchanged
 from ._results import (
-    TOLD,
     differences_from,
     is_asked,
     is_call,
     is_log_softmax,
     is_of_pairs_along,
-    is_shifted,
-    made_of_rows,
+    is_softmax,
     results_of,
-    rows_behind,
     stand_in,
-    summed,
     target_of,
 )
 
@@ -74,7 +70,7 @@ def made_together(
     if not differentiated:
         way = likely_read(operand, axis, dtype, functions, [other])
         way = "returned" if are_returned(operand, dtype) else way
-    is_faster = _choice.makes_together(
+    is_faster = _revision.makes_together(
         _choice.Problem(op, aval.shape, axis, narrow, dtype, here),
         differentiated=differentiated,
         by_kernel=by_kernel,
@@ -175,32 +171,12 @@ def _made(logits: Any, op: str, axis: int, dtype: Any, functions: Any) -> Iterat
                 for e in results_of(difference, "stablehlo.exponential")
                 for name in ("divide", "multiply")
                 for v in results_of(e, f"stablehlo.{name}")
-                if _is_softmax(v, e, difference, axis, functions)
+                if is_softmax(v, e, difference, axis, functions)
             )
         for value in found:
             rounded = results_of(value, "stablehlo.convert")
             if not any(map(is_asked, (value, *rounded))):
                 yield from [value] if dtype.itemsize == 4 else rounded
-
-
-def _is_softmax(result: Any, e: Any, difference: Any, axis: int, functions: Any) -> bool:
-    """Whether it is a quotient of those exponentials and their sums, as `_reference.softmax` has.
-
-    Or by pairs.
-    """
-    numerator, factor = result.owner.operands
-    if numerator != e:
-        return False
-    values = made_of_rows(result, functions)
-    if values is not None:
-        return (values.op, values.axis) == ("softmax", axis)
-    if name_of(result.owner) == "stablehlo.multiply":
-        inverse: Any = getattr(rows_behind(factor, axis), "owner", None)
-        if name_of(inverse) != "stablehlo.divide" or number_of(inverse.operands[0]) != 1:
-            return False
-        factor = inverse.operands[1]
-    terms = summed(factor, axis)
-    return terms is not None and terms == e and is_shifted(difference, axis)
 
 
 def _is_float32(value: Any) -> bool:

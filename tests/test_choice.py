@@ -15,7 +15,7 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import jax_softmax
-from jax_softmax import _as_read, _choice, _looking, _native, _readers, plan
+from jax_softmax import _as_read, _choice, _looking, _native, _readers, _revision, plan
 
 pytestmark = pytest.mark.usefixtures("quickly_compiled")
 
@@ -853,16 +853,16 @@ def test_what_is_done_to_scores_goes_by_their_length_and_by_what_shares_it(case)
     )
     request = {"masked": "mask" in done, "tiled": "queries" in done}
     request |= {"read": None, "differentiated": False}
-    assert _choice.takes_terms(problem, **request, product=True) == expected
+    assert _revision.takes_terms(problem, **request, product=True) == expected
     # By more than what is no product's, of masks that are not tiled and of biases that are.
-    assert expected or not _choice.takes_terms(problem, **request, product=False)
+    assert expected or not _revision.takes_terms(problem, **request, product=False)
 
 
 def test_the_derivative_behind_a_mask_is_a_kernels_by_its_rows():
     def keeps(columns, dtype, **tiled):
         dtypes = [jnp.dtype(dtype)] * 2
         problem = _choice.Problem("softmax", (MANY, columns), 1, *dtypes, "cuda")
-        return _choice.keeps_masked(problem, **tiled)
+        return _revision.keeps_masked(problem, **tiled)
 
     for tiled in (False, True):
         assert keeps(197, "bfloat16", tiled=tiled) and keeps(197, "float32", tiled=tiled)
@@ -1094,7 +1094,7 @@ def test_what_reads_a_log_softmax_may_be_made_of_two_values(case):
         problem = op, shape, axis % len(shape), *map(jnp.dtype, dtypes.split()), platform
         request = {"how": {"reduced"}, "by_kernel": False, "before": "apart"} | seen
         request |= {"multiplied": False, "comes_back": False, "fused": False}
-        made = _choice.made_as_read(_choice.Problem(*problem), **request)
+        made = _revision.made_as_read(_choice.Problem(*problem), **request)
         assert made in ("pairs", None)
         return made == "pairs"
 
@@ -1129,7 +1129,7 @@ def test_what_is_reduced_may_be_written_by_a_kernel(columns, expected):
         request = {"how": {how, "elements"}, "comes_back": True, "fused": True} | seen
         request = {"by_kernel": False, "before": "apart", "multiplied": False} | request
         problem = _choice.Problem(op, shape, axis, *dtypes, platform)
-        made = _choice.made_as_read(problem, **request)
+        made = _revision.made_as_read(problem, **request)
         return made == "kernel"
 
     seen = {f"{op} {d}" for op in FORWARD for d in ("float16", "float32", "float64")}
@@ -1210,7 +1210,7 @@ def test_what_a_kernel_would_write_may_be_made_where_it_is_read(case):
     def unwritten(how, *, by_kernel=True, fused=True, platform="cuda", **seen):
         problem = op, (MANY, columns), 1, *[jnp.dtype(dtype)] * 2, platform
         request = {"by_kernel": by_kernel, "fused": fused, "comes_back": False} | seen
-        return _choice.made_as_read(_choice.Problem(*problem), how=how, **request) == "xla"
+        return _revision.made_as_read(_choice.Problem(*problem), how=how, **request) == "xla"
 
     def before(how):
         return {b for b, seen in BEFORE_UNWRITTEN.items() if unwritten(how, **seen)}
@@ -1257,7 +1257,7 @@ def test_what_nothing_reads_may_be_made_within_its_derivative(case):
     def made(*, fused=True, by_kernel=True, **seen):
         problem = op, (MANY, columns), 1, *[jnp.dtype(dtype)] * 2, "cuda"
         request = {"by_kernel": by_kernel, "fused": fused, "comes_back": False} | seen
-        return _choice.made_as_read(_choice.Problem(*problem), how={"unread"}, **request)
+        return _revision.made_as_read(_choice.Problem(*problem), how={"unread"}, **request)
 
     by_xla = {b for b, seen in BEFORE_UNWRITTEN.items() if made(**seen) == "xla"}
     assert by_xla == set(expected.split())
@@ -1270,7 +1270,7 @@ def test_what_is_reduced_and_comes_back_may_be_made_where_it_is_read():
         problem = "softmax", (MANY, columns), 1, *[jnp.dtype("float32")] * 2, "cuda"
         request = {"before": "apart", "multiplied": False, "comes_back": True} | seen
         how = {"reduced", "elements"}
-        return _choice.made_as_read(
+        return _revision.made_as_read(
             _choice.Problem(*problem), how=how, by_kernel=True, fused=True, **request
         )
 
@@ -1288,7 +1288,7 @@ def test_what_is_reduced_across_rows_may_be_written_by_a_kernel(columns, expecte
         problem = op, (MANY, columns), 1, *[jnp.dtype(dtype)] * 2, "cuda"
         request = {"multiplied": False, "comes_back": False, "fused": True}
         request |= {"how": {how, "reduced"}, "before": before, "by_kernel": by_kernel}
-        return _choice.made_as_read(_choice.Problem(*problem), **request) == "kernel"
+        return _revision.made_as_read(_choice.Problem(*problem), **request) == "kernel"
 
     assert tuple(op for op in FORWARD if written(op)) == expected
     assert tuple(op for op in FORWARD if written(op, before="biased")) == expected
@@ -1318,7 +1318,7 @@ def test_xlas_derivative_may_read_what_a_kernel_wrote(how):
         shape = (MANY, columns) if axis == 1 else (columns, MANY)
         dtypes = [jnp.dtype(f"float{8 * size}")] * 2
         problem = _choice.Problem(op, shape, axis, *dtypes, "cuda")
-        return _choice.reads_stored(problem, how=how.split())
+        return _revision.reads_stored(problem, how=how.split())
 
     lengths = {15, 64, 65, 66, 257, 258, 512, 1001, 4096, 4097, 8192}
     for op, size in itertools.product(FORWARD, (2, 4)):
@@ -1334,7 +1334,7 @@ def test_a_result_that_a_kernel_wrote_may_be_read_again(op, columns):
         shape = (MANY, columns) if axis == 1 else (columns, MANY)
         request = {"multiplied": False} | seen
         problem = _choice.Problem(op, shape, axis, *[jnp.dtype(dtype)] * 2, "cuda")
-        return _choice.rereads(problem, **request)
+        return _revision.rereads(problem, **request)
 
     softmax, least = op == "softmax", 129 if op == "softmax" else 65
     assert reread("bfloat16") == (columns % 8 == 0 or (softmax and columns >= least))

@@ -17,7 +17,7 @@ from _truth import FLAT_ULPS, TRUTH, assert_right, ulp, wide
 from jax import export
 
 import jax_softmax
-from jax_softmax import _choice, _pairs
+from jax_softmax import _pairs, _revision
 
 pytestmark = pytest.mark.usefixtures("quickly_compiled")
 
@@ -692,13 +692,13 @@ HOW_READ = {  # of three dimensions
 def test_how_a_result_is_read(kind, platform, monkeypatch):
     read, expected = HOW_READ[kind]
     seen = []
-    choose = _choice.made_as_read
+    choose = _revision.made_as_read
 
     def made_as_read(problem, *, how, **request):
         seen.append(" ".join(sorted(how)))
         return choose(problem, how=how, **request)
 
-    monkeypatch.setattr(_choice, "made_as_read", made_as_read)
+    monkeypatch.setattr(_revision, "made_as_read", made_as_read)
 
     def both_passes(x):
         value, pull_back = jax.vjp(lambda x: read(jax_softmax.log_softmax(x)), x)
@@ -858,7 +858,7 @@ def test_gradients_of_special_rows_made_anew(kind, platform, monkeypatch):
         return "stablehlo.clamp" in program.as_text(), wide(program.compile()(x)[1])
 
     anew, got = gradient()
-    monkeypatch.setattr(_choice, "makes_anew", lambda *args, **about: False)
+    monkeypatch.setattr(_revision, "makes_anew", lambda *args, **about: False)
     jax.clear_caches()
     kept, want = gradient()
     assert anew and not kept

@@ -10,7 +10,7 @@ import pytest
 from _truth import FLAT_ULPS, TRUTH, assert_right, wide
 
 import jax_softmax
-from jax_softmax import _choice, _lowering, _pairs
+from jax_softmax import _lowering, _pairs, _revision
 
 pytestmark = pytest.mark.usefixtures("quickly_compiled")
 
@@ -97,7 +97,7 @@ def test_an_entropy_and_its_gradient(shape, dtype, how, kind, found, platform):
 @each_case
 def test_their_elements(shape, dtype, how, differentiated, first, found, platform, monkeypatch):
     """Whoever is first; where they are returned no rule would have them made so."""
-    monkeypatch.setattr(_choice, "makes_together", lambda *args, **about: True)
+    monkeypatch.setattr(_revision, "makes_together", lambda *args, **about: True)
     names = (first, "log_softmax" if first == "softmax" else "softmax")
 
     def made(x):

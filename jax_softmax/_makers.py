@@ -1,38 +1,26 @@
 """What XLA may have within the code that reads an array: what made it, element by element."""
 
-import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from jax.interpreters import mlir
 
 from ._operations import (
-    CONSTRAINTS,
+    ELEMENTWISE,
+    MANUAL,
     MOST_VALUES,
     PRODUCTS,
+    RESHAPING,
     SPREAD,
+    SUMS,
     Search,
-    before,
+    is_program,
+    maker_behind,
     name_of,
+    returned_by,
     shape_of,
+    widths_of,
 )
-
-STAND_IN = "stablehlo.reshape"
-MANUAL = "sdy.manual_computation"
-RESHAPING = CONSTRAINTS | {STAND_IN}
-SPREADING = CONSTRAINTS | {"stablehlo.broadcast_in_dim"}
-SUMS = {"stablehlo.add", "stablehlo.subtract"}  # whose derivative by an operand is 1, or -1
-ELEMENTWISE = SUMS | {
-    f"stablehlo.{name}"
-    for name in (
-        *("abs", "and", "atan2", "cbrt", "ceil", "clamp", "compare", "convert", "cosine"),
-        *("divide", "exponential", "exponential_minus_one", "floor", "log", "log_plus_one"),
-        *("logistic", "maximum", "minimum", "multiply", "negate", "not", "or", "power"),
-        *("reduce_precision", "remainder", "round_nearest_afz", "round_nearest_even", "rsqrt"),
-        *("select", "sign", "sine", "sqrt", "tan", "tanh", "xor"),
-    )
-}
-ELEMENTWISE |= {"chlo.erf", "chlo.erf_inv", "chlo.square"}
 
 
 class Makers(NamedTuple):
@@ -112,28 +100,6 @@ def makers_of(value: Any, functions: Any) -> Makers:
     return Makers(makers)
 
 
-def maker_behind(operations: set[str], value: Any, functions: Any) -> Any:
-    """What made an array, before those operations and within calls."""
-    while True:
-        value = before(value, operations)
-        returned = returned_by(value, functions)
-        if returned is None:
-            return value.owner
-        value = returned
-
-
-def returned_by(value: Any, functions: Any) -> Any | None:
-    """Of a result of a call, or of `shard_map`, what is returned there; None of others."""
-    made_by = value.owner
-    if name_of(made_by) == MANUAL:
-        operations = made_by.regions[0].blocks[0].operations
-    elif name_of(made_by) == "func.call" and made_by.attributes["callee"].value in functions:
-        operations = functions[made_by.attributes["callee"].value].entry_block.operations
-    else:
-        return None
-    return operations[len(operations) - 1].operands[mlir.ir.OpResult(value).result_number]
-
-
 def is_product(value: Any, functions: Any) -> bool:
     """Whether a matrix product's rows are these, as it wrote them."""
     made_by = maker_behind(RESHAPING, value, functions)
@@ -162,19 +128,8 @@ def _in_memory(outside: Any) -> bool:
     return is_program(outside) or outside.name == "stablehlo.while"
 
 
-def is_program(operation: Any) -> bool:
-    return operation.name == "func.func" and operation.attributes["sym_name"].value == "main"
-
-
 def _scales(made_by: Any) -> bool:
     if name_of(made_by) == "stablehlo.convert":
         before, after = widths_of(made_by)
         return before < after  # what comes back is narrower: XLA would write that alone
     return name_of(made_by) not in SUMS | SPREAD
-
-
-def widths_of(conversion: Any) -> tuple[float, float]:
-    """The bits of what a conversion reads and makes; of complex numbers more than all others'."""
-    types = (v.type.element_type for v in (*conversion.operands, *conversion.results))
-    before, after = (getattr(of, "width", math.inf) for of in types)
-    return before, after
