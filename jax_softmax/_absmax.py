@@ -56,7 +56,9 @@ def absmax_scale(
 
     Source: the "ReduceScale" notes on row reductions in CUDA.
     """
-    return _absmax_scale(x, axis=_canonicalize.hashable(axis), keepdims=bool(keepdims))
+    return _absmax_scale(
+        x, axis=_canonicalize.hashable(axis), keepdims=_canonicalize.flag("keepdims", keepdims)
+    )
 
 
 def absmax_quantize(
@@ -98,7 +100,7 @@ def absmax_quantize(
         x,
         dtype=_canonicalize.quantized_dtype(dtype),
         axis=_canonicalize.hashable(axis),
-        keepdims=bool(keepdims),
+        keepdims=_canonicalize.flag("keepdims", keepdims),
     )
 
 

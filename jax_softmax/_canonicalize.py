@@ -34,7 +34,24 @@ def _index(one: Any, axis: Any, wanted: str = "an int, a tuple of ints or None")
     try:
         return operator.index(one)
     except TypeError:
-        raise TypeError(f"axis wants {wanted}, got {axis!r}") from None
+        named = "; jax.nn's functions reduce named axes" if isinstance(one, str) else ""
+        raise TypeError(f"axis wants {wanted}, got {axis!r}{named}") from None
+
+
+def flag(name: str, value: Any) -> bool:
+    """A Boolean that is part of the program."""
+    try:
+        return bool(value)
+    except jax.errors.TracerBoolConversionError:
+        message = f"{name} wants True or False, known at compile time, got {value!r}"
+        raise TypeError(message) from None
+
+
+def _array(name: str, value: ArrayLike) -> jax.Array:
+    try:
+        return jnp.asarray(value)
+    except (TypeError, ValueError):
+        raise TypeError(f"{name} wants an array, got {type(value).__name__}") from None
 
 
 def floating(x: ArrayLike, op: str) -> jax.Array:
@@ -65,6 +82,8 @@ def hashable_dtype(dtype: Any) -> Any:
     if dtype is None:
         return None
     try:
+        if isinstance(dtype, jax.Array | np.ndarray):
+            raise TypeError  # whose own dtype jnp.dtype takes
         return jnp.dtype(dtype)
     except TypeError:
         raise TypeError(f"dtype wants a floating dtype or None, got {dtype!r}") from None
@@ -164,18 +183,18 @@ def masked(
     if mask is not None:
         terms["mask"] = rank_of_x(mask)
     if bias is not None:
-        bias = _real("bias", jnp.asarray(bias))
+        bias = _real("bias", _array("bias", bias))
         _broadcasts("bias", bias.shape, "x", x.shape)
         terms["bias"] = rank_of_x(bias)
     factor = 1.0
     if isinstance(scale, int | float):
         factor = float(scale)
     else:
-        scale = _real("scale", jnp.asarray(scale))
+        scale = _real("scale", _array("scale", scale))
         _broadcasts("scale", scale.shape, "a scalar", ())
         terms["scale"] = rank_of_x(scale)
     if sink is not None:
-        sink = _real("sink", jnp.asarray(sink))
+        sink = _real("sink", _array("sink", sink))
         rows = x.shape[:axis] + x.shape[axis + 1 :]
         _broadcasts("sink", sink.shape, "x without its axis", rows)
         sink = jnp.expand_dims(sink, range(len(rows) - sink.ndim))
@@ -239,7 +258,7 @@ def _number(name: str, value: Any) -> float:
 
 def logits(logits: ArrayLike) -> jax.Array:
     """Floating logits, of a dtype that has infinities."""
-    logits = jnp.asarray(logits)
+    logits = _array("logits", logits)
     if not jnp.issubdtype(logits.dtype, jnp.floating):
         raise TypeError(f"logits want a floating dtype, got {logits.dtype}")
     return logits.astype(jnp.float32) if logits.dtype.itemsize == 1 else logits
@@ -247,7 +266,7 @@ def logits(logits: ArrayLike) -> jax.Array:
 
 def integer_labels(labels: ArrayLike, shape: tuple[Any, ...], axis: Axis) -> jax.Array:
     """Integer labels for logits of `shape`."""
-    labels = jnp.asarray(labels)
+    labels = _array("labels", labels)
     if not jnp.issubdtype(labels.dtype, jnp.integer):
         raise TypeError(f"labels want an integer dtype, got {labels.dtype}")
     # Before the axis is looked at, so that 0-d logits are told what they lack.
@@ -264,7 +283,7 @@ def integer_labels(labels: ArrayLike, shape: tuple[Any, ...], axis: Axis) -> jax
 
 def probabilities(labels: ArrayLike, shape: tuple[Any, ...]) -> jax.Array:
     """Target probabilities at the `shape` of the logits, in a floating dtype."""
-    labels = jnp.asarray(labels)
+    labels = _array("labels", labels)
     if jnp.issubdtype(labels.dtype, jnp.complexfloating):
         raise TypeError(f"labels want a real dtype, got {labels.dtype}")
     if not jnp.issubdtype(labels.dtype, jnp.floating) or labels.dtype.itemsize == 1:

@@ -50,7 +50,7 @@ def logsumexp(
         x,
         where,
         axis=_canonicalize.hashable(axis),
-        keepdims=bool(keepdims),
+        keepdims=_canonicalize.flag("keepdims", keepdims),
         dtype=_canonicalize.hashable_dtype(dtype),
     )
 

@@ -112,7 +112,8 @@ def softmax_cross_entropy_with_integer_labels(
     """
     options = _canonicalize.loss_options(label_smoothing, z_loss, ignore_index)
     axis = _canonicalize.hashable(axis)
-    loss, lse = _with_integer_labels(logits, labels, where, axis, options, bool(return_lse))
+    return_lse = _canonicalize.flag("return_lse", return_lse)
+    loss, lse = _with_integer_labels(logits, labels, where, axis, options, return_lse)
     return (loss, lse) if return_lse else loss
 
 
@@ -170,7 +171,8 @@ def softmax_cross_entropy(
     """
     options = _canonicalize.loss_options(label_smoothing, z_loss, None)
     axis = _canonicalize.hashable(axis)
-    loss, lse = _with_probabilities(logits, labels, where, axis, options, bool(return_lse))
+    return_lse = _canonicalize.flag("return_lse", return_lse)
+    loss, lse = _with_probabilities(logits, labels, where, axis, options, return_lse)
     return (loss, lse) if return_lse else loss
 
 

@@ -66,18 +66,19 @@ def masked_softmax(
     needs them: the logits for a traced `scale`, `softcap` and `sink`, the mask for these and for
     `log`.
     """
+    causal = _canonicalize.flag("causal", causal)
     x, axis, operands, factor = _canonicalize.masked(
         x, axis, mask, causal, bias, scale, softcap, sink
     )
     return _masked_softmax(
         x,
         operands,
-        log=bool(log),
+        log=_canonicalize.flag("log", log),
         axis=axis,
         dtype=_canonicalize.hashable_dtype(dtype),
         factor=factor,
         softcap=0.0 if softcap is None else float(softcap),
-        causal=bool(causal),
+        causal=causal,
         implementation=_canonicalize.name_or_none(implementation),
         batch_invariant=_canonicalize.three_state(batch_invariant),
     )

@@ -75,9 +75,12 @@ def plan(
     Raises:
       ValueError: the shape, axis, op, dtypes, device or strategy are none, or the strategy cannot
         run this problem; the message says why.
-      TypeError: `axis` or `device` is of no type listed here.
+      TypeError: `shape`, `axis` or `device` is of no type listed here.
     """
-    shape = tuple(map(operator.index, shape))
+    try:
+        shape = tuple(map(operator.index, shape))
+    except TypeError:
+        raise TypeError(f"shape wants a sequence of ints, got {shape!r}") from None
     if any(d < 0 for d in shape) or math.prod(shape) >= 2**56:
         raise ValueError(f"shape {shape} is none an array can have")
     axes = _canonicalize.canonical_axes(axis, len(shape))

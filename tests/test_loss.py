@@ -769,6 +769,16 @@ def test_bad_options_say_what_to_do(case):
 def test_a_traced_option_is_refused():
     with pytest.raises(TypeError, match="z_loss wants a number, known at compile time"):
         jax.jit(lambda z: cross_entropy(LOGITS, np.zeros(3, int), z_loss=z))(0.1)
+    with pytest.raises(TypeError, match="return_lse wants True or False, known at compile time"):
+        jax.jit(lambda r: cross_entropy(LOGITS, np.zeros(3, int), return_lse=r))(True)
+
+
+def test_what_is_no_array_is_refused_by_name():
+    for loss in (cross_entropy, softmax_cross_entropy):
+        with pytest.raises(TypeError, match="logits wants an array, got NoneType"):
+            loss(None, np.zeros(3, int))
+        with pytest.raises(TypeError, match="labels wants an array, got NoneType"):
+            loss(LOGITS, None)
 
 
 @pytest.mark.parametrize(

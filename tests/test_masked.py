@@ -286,6 +286,9 @@ MISTAKES = {
     "mask of more dimensions": ({"mask": np.ones((9, *SHAPE), bool)}, ValueError, "mask of shape"),
     "mask that does not fit": ({"mask": np.ones(6, bool)}, ValueError, "mask of shape"),
     "bias that does not fit": ({"bias": np.ones((4, 7))}, ValueError, "bias of shape"),
+    "no scale": ({"scale": None}, TypeError, "scale wants an array, got NoneType"),
+    "bias of text": ({"bias": "a"}, TypeError, "bias wants an array, got str"),
+    "sink of text": ({"sink": "a"}, TypeError, "sink wants an array, got str"),
     "complex bias": ({"bias": 1j}, TypeError, "bias wants real"),
     "scale per column": ({"scale": np.ones(7)}, ValueError, "scale of shape"),
     "sink per column": ({"sink": np.ones(7)}, ValueError, "sink of shape"),
@@ -310,6 +313,8 @@ def test_mistakes_are_named(mistake):
         masked_softmax(arrays(dtype=np.float32)["x"], **kwargs)
     with pytest.raises(TypeError, match="x wants real"):
         masked_softmax(np.ones((2, 3), np.complex64))
+    with pytest.raises(TypeError, match="causal wants True or False, known at compile time"):
+        jax.jit(lambda causal: masked_softmax(np.ones((2, 3)), causal=causal))(True)
     with pytest.raises(TypeError, match="masked_softmax does not take a boolean"):
         masked_softmax(np.ones((2, 3), bool))
 

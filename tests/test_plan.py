@@ -834,6 +834,12 @@ def test_what_cannot_run_is_refused_by_name(case):
         plan(**{"shape": (4, 5), "dtype": "float32", "device": "H200"} | kwargs)
 
 
+@pytest.mark.parametrize("shape", [5, None, (4, 0.5), np.ones((2, 2))], ids=str)
+def test_a_shape_is_a_sequence_of_ints(shape):
+    with pytest.raises(TypeError, match="shape wants a sequence of ints"):
+        plan(shape, "float32", device="H200")
+
+
 def test_the_command_line_prints_versions_backends_and_plans():
     command = [sys.executable, "-P", "-m", "jax_softmax"]
     out = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
