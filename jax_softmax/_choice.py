@@ -238,6 +238,8 @@ def choose(problem: Problem, seen: Context = UNKNOWN) -> Choice:
     if not problem.is_last and op.startswith("biased_") and problem.columns in rule.biased:
         wide, plain = compute_dtype(problem.dtype, problem.output_dtype), op.removeprefix("biased_")
         return choose(problem._replace(op=plain, dtype=wide))
+    if seen.read != seen.way and problem.is_last and adds_rows_first(problem.rows, problem.columns):
+        seen = seen._replace(read=seen.way)  # as if rows' numbers were kept
     steps = (
         _returned,
         _widened,
@@ -280,8 +282,6 @@ def _returned(problem: Problem, seen: Context, rule: Rule) -> Choice | None:
 def _widened(problem: Problem, seen: Context, rule: Rule) -> Choice | None:
     if not seen.widened or problem.output_dtype.itemsize != 4:
         return None
-    if seen.read != seen.way and problem.is_last and adds_rows_first(problem.rows, problem.columns):
-        seen = seen._replace(read=seen.way)  # as if rows' numbers were kept
     op, columns, elements = problem.op, problem.columns, problem.elements
     longer = rule.pairs.get(op, Longer(columns, 0))
     rows = max(longer.rows, columns // rule.split_columns)

@@ -76,9 +76,10 @@ def likely_read(
         if floats == [made]:
             return "elements" if together else None
         return "converted" if together or not (left or alike) else None
-    if as_large or others or square:  # of which nobody knows what dimension is reduced
-        return None
     kept = [math.prod(t.shape) for t in returned if columns in t.shape]
+    # Of a square nobody knows which dimension is reduced, or multiplied with what is left.
+    if as_large or others or (square and (kept or alike)):
+        return None
     rows = elements // max(columns, 1)
     if kept and not alike:
         # A mean over an ensemble is of few each, which XLA's code adds up as it makes them.

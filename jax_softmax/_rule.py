@@ -430,7 +430,9 @@ class Rule(NamedTuple):
     # XLA, or more: log-softmax by pairs has 1.4 and 1.3 times jax.nn's speed there, XLA's code 0.9;
     # and 0.6 where it is kept, of whole vectors of 16 bits in float32, of which XLA has one kernel.
     # XLA sums what is made of two values for each row of 1,024 columns at a third of the speed, if
-    # that is more than a product; divergences of 32, and sums of 8,192, it has in one kernel, too.
+    # that is more than a product; divergences of 32 it has in one kernel, too, and any sum that it
+    # begins with rows (`_choice.adds_rows_first`): pairs take 1.2 to 2.4 times as long there, of
+    # 512 to 16,384 columns, and 0.5 to 0.8 of the time where it does not (h200-rows-first.json).
     # Of 16 bits in float32, log-softmax of 10 to 999 columns that are no whole vectors has 1.8
     # times jax.nn's speed by pairs, and 1.3 by kernels or XLA's code, softmax 1.5 and 1.0; but 0.6
     # to 0.8, of 10, 12 and 100 columns, with a weighed sum for each row that is kept
@@ -953,7 +955,7 @@ RULES = {
                 ("log_softmax", 2): (Rows(range(16, ONE_KERNEL + 1)),),
             },
             ("summed", "pairs"): {
-                ("log_softmax", 4): (Rows(range(16, 2**13)), Rows(range(2**13 + 1, 2**31))),
+                ("log_softmax", 4): (Rows(range(16, 2**31)),),
                 ("log_softmax", 2, 4): SUMMED_NARROW,
                 ("softmax", 2, 4): (KEPT_NARROW, *ODD_NARROW, LONGER_WIDENED_ROWS),
             },
@@ -962,7 +964,8 @@ RULES = {
                 ("log_softmax", 4): (
                     Rows(range(129, 600, 2)),
                     Rows(range(600, 2000)),
-                    Rows(range(ONE_KERNEL + 1, 2**31)),
+                    Rows(range(ONE_KERNEL + 1, 2**14 + 1), less=0.54),
+                    LONGEST_ROWS,
                 ),
                 ("log_softmax", 2, 4): (*ODD_NARROW, PADDED_NARROW),
             },

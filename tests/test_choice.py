@@ -436,6 +436,9 @@ READ_ALONE = [  # how, op, rows, columns, dtype, and who makes it
     ("reduced", "log_softmax", 2**13, 1024, "float32", "pairs"),
     ("reduced", "log_softmax", 2**13, 4096, "float32", "xla"),
     ("reduced", "log_softmax", 2**13, 4097, "float32", "pairs"),
+    ("reduced", "log_softmax", 2**12, 8192, "float32", "xla"),
+    ("reduced", "log_softmax", 2**12, 2**14, "float32", "xla"),
+    ("reduced", "log_softmax", 2**12, 2**14 + 1, "float32", "pairs"),
     ("summed", "log_softmax", 2**18, 15, "float32", "xla"),
     ("summed", "log_softmax", 2**18, 16, "float32", "pairs"),
     ("summed", "log_softmax", 2**15, 64, "float32", "xla"),
@@ -443,7 +446,9 @@ READ_ALONE = [  # how, op, rows, columns, dtype, and who makes it
     ("summed", "log_softmax", 2**13, 4096, "float32", "pairs"),
     ("summed", "log_softmax", 2**13, 4097, "float32", "pairs"),
     ("summed", "log_softmax", 2**13, 8192, "float32", "xla"),
-    ("summed", "log_softmax", 2**13, 16_384, "float32", "pairs"),
+    ("summed", "log_softmax", 2**11, 16_384, "float32", "pairs"),
+    ("summed", "log_softmax", 2**13, 16_384, "float32", "xla"),  # rows first
+    ("summed", "log_softmax", 2**11, 8192, "float32", "pairs"),
     ("summed", "log_softmax", 2**13, 1024, "bfloat16", "cuda"),
     ("summed", "log_softmax", 2**13, 4096, "bfloat16", "xla"),
     ("summed", "softmax", 2**13, 4096, "float32", "xla"),
@@ -490,7 +495,8 @@ GATED = [  # the same where XLA makes something of each element
     ("weighed sum", "log_softmax", 2**13, 512, "float32", "pairs"),
     ("weighed sum", "log_softmax", 2**15, 1024, "float32", "xla"),
     ("weighed sum", "log_softmax", 2**13, 4096, "float32", "pairs"),
-    ("weighed sum", "log_softmax", 2**13, 8192, "float32", "pairs"),
+    ("weighed sum", "log_softmax", 2**12, 8192, "float32", "xla"),  # rows first
+    ("weighed sum", "log_softmax", 2**14, 8192, "float32", "pairs"),
     ("weighed sum", "log_softmax", 2**9, 65_537, "float32", "pairs"),
 ]
 NARROW = [  # the same of 16 bits that the program has in float32
@@ -1941,7 +1947,12 @@ READERS = {  # of an op, an array, another and labels, and how the op's result s
     "prints alone": (lambda f, x, w, labels: _printed(f(_printed(x))), "returned"),
     "prints what it reduces": (lambda f, x, w, labels: _printed(f(_printed(x)).sum(1)), "reduced"),
     "multiplies a square": (lambda f, x, w, labels: f(x) @ w, None),
-    "reduces a square": (lambda f, x, w, labels: (w.sum() + labels).sum() + f(x).max(), None),
+    "reduces a square": (lambda f, x, w, labels: (w.sum() + labels).sum() + f(x).max(), "summed"),
+    "reduces rows of a square": (
+        lambda f, x, w, labels: (w.sum() + labels).sum() + f(x).max(1),
+        None,
+    ),
+    "weighs a square": (lambda f, x, w, labels: (labels.sum() + f(x) * w).sum(), None),
     "weighs": (lambda f, x, w, labels: (labels.sum() + f(x) * w).sum(), "weighed sum"),
     "weighs rows": (lambda f, x, w, labels: (labels.sum() + f(x) * w).sum(1), "weighed"),
     "reduces across, beside a softmax": (
