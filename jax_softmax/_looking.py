@@ -8,6 +8,7 @@ into the program here, where it is not there: a barrier, a reshape, an inverted 
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -169,66 +170,100 @@ def _look_at_logits(
 ) -> tuple[Seen, More]:
     """Of the operand of softmax or log-softmax."""
     functions, (aval,) = ctx.module_context.symbol_table, ctx.avals_in
-    has_rule = here in _choice.RULES
-
-    def seen_of(found: Affine) -> Seen:
-        makers = makers_of(found.logits, functions)
-        fused = makers.fused if has_rule else None
-        around = "fused" if fused else "apart" if fused is False and alone else None
-        if around == "fused" and aval.dtype.itemsize == 2 and makers.narrows:
-            around = "narrowed"
-        if around == "apart" and is_product(found.logits, functions):
-            around = "product"
-        # Between a product and the softmax there may be what XLA has within either.
-        told = None if makers.of_product and around == "apart" else read
-        multiplied = found.scale != 1 and not makers.of_product
-        about = {"multiplied": multiplied, "read": told}
-        return Seen(None, around, found.scale, found.bias is not None, **about)
-
-    found = Affine(operand)
-    if here == "cuda" and params["dtype"] == aval.dtype and aval.dtype.itemsize < 8:
-        explicit = aval.sharding.mesh.are_all_axes_explicit
-        # Whether a kernel adds a bias goes by how many rows share it.
-        free = params["batch_invariant"] is False or not (
-            params["batch_invariant"] or params["backend"]
-        )
-        biased = free and one_device(ctx) and not explicit
-        biased = biased and params["strategy"] == "auto" and is_static(aval.shape)
-        terms = {"biased": biased, "masked": biased}
-        found = affine_before(operand, axis, functions, explicit=explicit, **terms)
-        makers = makers_of(found.logits, functions)
-        masked = found.fill is not None
-        if found.bias is not None and not masked and makers.of_product:
-            # Products add a vector, and of log-softmax XLA may have what reads it.
-            vector = math.prod(found.bias_shape) == aval.shape[axis]
-            found = Affine(operand) if vector or op == "log_softmax" else found
-        if masked or (found.bias is not None and makers.of_product):
+    request = {"op": op, "here": here, "axis": axis} | params
+    found = _terms_before(ctx, operand, **request)
+    of_product = makers_of(found.logits, functions).of_product
+    if found.fill is not None or (found.bias is not None and of_product):
+        if _takes_terms(found, aval, read, functions, **request):
+            seen = Seen(None, None, found.scale, found.bias is not None, found.fill)
             types = [aval, *found.types(aval)]
-            # In mixed precision XLA has the way there and back within its code.
-            apart = makers.fused is False and cast_before(found.logits, aval) is None
-            shape = found.mask_shape if masked else found.bias_shape
-            about = {
-                "masked": masked,
-                "tiled": is_tiled(shape, aval.shape, axis),
-                "product": is_product(found.logits, functions),
-                "read": read,
-            }
-            if apart and takes_terms(types, op=op, here=here, axis=axis, **about, **params):
-                seen = Seen(None, None, found.scale, found.bias is not None, found.fill)
-                return seen, list(zip(types, [found.logits, *found.terms()], strict=True))
-            found = Affine(operand) if masked else found
-    seen, request = seen_of(found), {"op": op, "here": here, "axis": axis} | params
+            return seen, list(zip(types, [found.logits, *found.terms()], strict=True))
+        found = found if found.fill is None else Affine(operand)
+    see = partial(_seen_before, aval=aval, read=read, functions=functions, here=here, alone=alone)
+    seen = see(found)
     if not seen.biased:
         # By the shape of all rows, as what is read is; `_lower` is told of it as "pairs".
         if seen.read and chosen([aval], seen.context(alone=alone), **request).pairs:
             seen = seen._replace(made="pairs")
         return seen, [(aval, found.logits)] if seen.more else []
     (bias,) = found.types(aval)
-    without = seen_of(Affine(operand))
+    without = see(Affine(operand))
     around = [Context(around=of.around, read=seen.read) for of in (seen, without)]
     if not adds_bias([aval, bias], *around, **request):
         return without, []
     return seen, [(aval, found.logits), *((bias, term) for term in found.terms())]
+
+
+def _terms_before(
+    ctx: Any,
+    operand: Any,
+    *,
+    op: str,
+    here: str,
+    axis: int,
+    dtype: Any,
+    backend: str | None,
+    strategy: str,
+    batch_invariant: bool | None,
+    **params: Any,
+) -> Affine:
+    """What made the operand that a GPU's kernels could do as they read it."""
+    del params
+    functions, (aval,) = ctx.module_context.symbol_table, ctx.avals_in
+    if here != "cuda" or dtype != aval.dtype or aval.dtype.itemsize == 8:
+        return Affine(operand)
+    explicit = aval.sharding.mesh.are_all_axes_explicit
+    # Whether a kernel adds a bias goes by how many rows share it.
+    free = batch_invariant is False or not (batch_invariant or backend)
+    free = free and one_device(ctx) and not explicit and strategy == "auto"
+    terms = dict.fromkeys(("biased", "masked"), free and is_static(aval.shape))
+    found = affine_before(operand, axis, functions, explicit=explicit, **terms)
+    if found.bias is None or found.fill is not None:
+        return found
+    # Products add a vector, and of log-softmax XLA may have what reads it.
+    vector = math.prod(found.bias_shape) == aval.shape[axis]
+    of_product = makers_of(found.logits, functions).of_product
+    return Affine(operand) if of_product and (vector or op == "log_softmax") else found
+
+
+def _takes_terms(
+    found: Affine, aval: Any, read: str | None, functions: Any, *, axis: int, **request: Any
+) -> bool:
+    """Whether a kernel masks logits, or adds a bias to a matrix product's, where these are apart.
+
+    In mixed precision XLA has the way there and back within its code.
+    """
+    makers, masked = makers_of(found.logits, functions), found.fill is not None
+    if makers.fused is not False or cast_before(found.logits, aval) is not None:
+        return False
+    shape = found.mask_shape if masked else found.bias_shape
+    return takes_terms(
+        [aval, *found.types(aval)],
+        masked=masked,
+        tiled=is_tiled(shape, aval.shape, axis),
+        product=is_product(found.logits, functions),
+        read=read,
+        axis=axis,
+        **request,
+    )
+
+
+def _seen_before(
+    found: Affine, *, aval: Any, read: str | None, functions: Any, here: str, alone: bool
+) -> Seen:
+    """What is seen of logits, and of what made these."""
+    makers = makers_of(found.logits, functions)
+    fused = makers.fused if here in _choice.RULES else None
+    around = "fused" if fused else "apart" if fused is False and alone else None
+    if around == "fused" and aval.dtype.itemsize == 2 and makers.narrows:
+        around = "narrowed"
+    if around == "apart" and is_product(found.logits, functions):
+        around = "product"
+    # Between a product and the softmax there may be what XLA has within either.
+    told = None if makers.of_product and around == "apart" else read
+    multiplied = found.scale != 1 and not makers.of_product
+    about = {"multiplied": multiplied, "read": told}
+    return Seen(None, around, found.scale, found.bias is not None, **about)
 
 
 def _seen_around(
