@@ -42,7 +42,7 @@ def flag(name: str, value: Any) -> bool:
     """A Boolean that is part of the program."""
     try:
         return bool(value)
-    except jax.errors.TracerBoolConversionError:
+    except (ValueError, jax.errors.TracerBoolConversionError):
         message = f"{name} wants True or False, known at compile time, got {value!r}"
         raise TypeError(message) from None
 
@@ -50,8 +50,8 @@ def flag(name: str, value: Any) -> bool:
 def _array(name: str, value: ArrayLike) -> jax.Array:
     try:
         return jnp.asarray(value)
-    except (TypeError, ValueError):
-        raise TypeError(f"{name} wants an array, got {type(value).__name__}") from None
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"{name} wants an array, got {type(value).__name__}") from error
 
 
 def floating(x: ArrayLike, op: str) -> jax.Array:

@@ -164,8 +164,9 @@ class Context(NamedTuple):
     `biased` that they add a bias to them, and `differentiated` that there is a derivative too.
     `read` says, where there is none, how the program seems to read the result
     (`_readers.likely_read`): "returned", as it is, or by code of XLA's alone, "converted" and
-    returned, "reduced", maybe "across" its rows, or "summed" with all rows, or "picked" from; or
-    with an array of its shape, by "elements", or "weighed" and reduced, or a "weighed sum".
+    returned, "reduced", maybe "across" its rows, or "summed" with all rows, or in several "sums" of
+    some, or "picked" from; or with an array of its shape, by "elements", or "weighed" and reduced,
+    or a "weighed sum", or "weighed sums". A sum of all rows may be `rows_first`: `choose` asks.
 
     `around` is one of `AROUND`, or None: nothing is known. "fused": XLA
     may have what made the operand within its own code, of a derivative the tangent; "scaled", of a
@@ -185,6 +186,7 @@ class Context(NamedTuple):
     biased: bool = False
     differentiated: bool = False
     read: str | None = None
+    rows_first: bool = False
 
     @property
     def may_split(self) -> bool:
@@ -196,9 +198,15 @@ class Context(NamedTuple):
         return self.around in ("fused", "narrowed")
 
     @property
+    def ways(self) -> tuple[str, ...]:
+        """How rows are read, and at last how whatever else becomes of what they are reduced to."""
+        sums = {"summed": ("summed", "reduced"), "weighed sum": ("weighed sum", "weighed")}
+        sums |= {"sums": sums["summed"], "weighed sums": sums["weighed sum"]}
+        return sums.get(self.read, (self.read,)) if self.read else ()
+
+    @property
     def way(self) -> str | None:
-        """How rows are read, whatever else becomes of what they are reduced to."""
-        return {"summed": "reduced", "weighed sum": "weighed"}.get(self.read or "", self.read)
+        return self.ways[-1] if self.read else None
 
     @property
     def is_apart(self) -> bool:
@@ -238,8 +246,9 @@ def choose(problem: Problem, seen: Context = UNKNOWN) -> Choice:
     if not problem.is_last and op.startswith("biased_") and problem.columns in rule.biased:
         wide, plain = compute_dtype(problem.dtype, problem.output_dtype), op.removeprefix("biased_")
         return choose(problem._replace(op=plain, dtype=wide))
-    if seen.read != seen.way and problem.is_last and adds_rows_first(problem.rows, problem.columns):
-        seen = seen._replace(read=seen.way)  # as if rows' numbers were kept
+    is_sum = seen.read in ("summed", "weighed sum") and seen.around != "product"
+    if is_sum and problem.is_last and adds_rows_first(problem.rows, problem.columns):
+        seen = seen._replace(rows_first=True)
     steps = (
         _returned,
         _widened,
@@ -381,20 +390,26 @@ def _read(problem: Problem, seen: Context, rule: Rule) -> Choice | None:
 
 def _least_read(seen: Context, case: tuple[Any, ...], rule: Rule, *, odd: bool = False) -> int:
     """Of so many elements, or fewer, it does not matter how they are read."""
-    cases = [(way, *case) for way in (seen.read, seen.way)]
+    cases = [(way, *case) for way in seen.ways]
     least = rule.read_least | (rule.read_least_odd if odd else {})
     return next((least[c] for c in cases if c in least), 0)
 
 
 def _makers_of_read(seen: Context, case: tuple[Any, ...], columns: int, rule: Rule) -> set[str]:
-    """Who would make what is read as it is: "pairs", "kernel" or "xla", or some of them."""
+    """Who would make what is read as it is: "pairs", "kernel" or "xla", or some of them.
+
+    Pairs of products, where XLA's code would be the faster one of others, are "pairs".
+    """
+    # What begins with rows is as if their numbers were kept.
+    ways = seen.ways[-1:] if seen.rows_first else seen.ways
 
     def would(maker: str) -> bool:
-        ways = [way for way in (seen.read, seen.way) if way]
         tables = (rule.read.get((way, maker), {}) for way in ways)
         return any_have(next((kinds for kinds in tables if case in kinds), {}), case, columns)
 
-    return {maker for maker in ("pairs", "kernel", "xla") if would(maker)}
+    makers = {maker for maker in ("pairs", "kernel", "xla") if would(maker)}
+    of_product = seen.around == "product" and would("pairs of products")
+    return makers | {"pairs"} if of_product else makers
 
 
 def _across(problem: Problem, seen: Context, rule: Rule) -> Choice | None:

@@ -44,14 +44,15 @@ def likely_read(
         picked       none of these, and an integer for each row is left, as labels are
         reduced      none of these
         summed       the same, and no number for each row is returned or left: rows are added up
+        sums         the same, and it returns more than single numbers
         weighed      as "reduced", and arrays of that shape are left
-        weighed sum  as "summed", and arrays of that shape are left
+        weighed sum  as "summed", and arrays of that shape are left; or "weighed sums"
 
     Of all but "returned" nothing is left that is as long along any dimension, but arrays of that
     shape and vectors added to what is made by elements; nor is `operand`, from "across" on, along
     another. Such an array, and what there is of each row, are left as well where they are made of
     others, or have been compared with something; but where a softmax by XLA's code is, which may
-    have both within, it is none of the last four, unless that is `beside`.
+    have both within, it is none from "reduced" on, unless that is `beside`.
     """
     block, returned = _program_of()
     if block is None:
@@ -94,9 +95,12 @@ def likely_read(
     if any(logits_within(v, None, functions) is not None for v in others if v not in beside):
         return None
     summed = not of_rows and all(math.prod(t.shape) != rows for t in returned)
+    several = any(math.prod(t.shape) > 1 for t in returned)
+    if not summed:
+        return "weighed" if alike else "reduced"
     if alike:
-        return "weighed sum" if summed else "weighed"
-    return "summed" if summed else "reduced"
+        return "weighed sums" if several else "weighed sum"
+    return "sums" if several else "summed"
 
 
 def are_rows_kept(operand: Any, axis: int) -> bool:

@@ -85,11 +85,12 @@ def _reduces_narrow(
     if problem.rows <= fewest or "unread" in how:
         return False
     if columns > ONE_KERNEL:
-        # XLA sums odd rows as it makes them, or pads their sums.
-        alone = problem.rows % 2 == 1 or _choice.adds_rows_first(problem.rows, columns)
-        reads = reads - {"reduced"} if columns % 2 == 1 and alone else reads
         by_elements = "elements" if "elements" in how else "converted"
         ways = {"again"} if again else reads or {by_elements}
+        # XLA sums odd rows as it makes them, or pads their sums, and keeps their numbers as well.
+        alone = problem.rows % 2 == 1 or _choice.adds_rows_first(problem.rows, columns)
+        if by_rows or (columns % 2 == 1 and alone):
+            ways -= {"reduced"}
         return any(problem.is_among(rule.widened_read_longer[way]) for way in ways)
     least = rule.widened_read.get(problem.op)
     if least is None or not reads:

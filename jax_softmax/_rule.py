@@ -431,7 +431,7 @@ class Rule(NamedTuple):
     # and 0.6 where it is kept, of whole vectors of 16 bits in float32, of which XLA has one kernel.
     # XLA sums what is made of two values for each row of 1,024 columns at a third of the speed, if
     # that is more than a product; divergences of 32 it has in one kernel, too, and any sum that it
-    # begins with rows (`_choice.adds_rows_first`): pairs take 1.2 to 2.4 times as long there, of
+    # begins with rows (`_choice.adds_rows_first`): pairs take 1.1 to 1.8 times as long there, of
     # 512 to 16,384 columns, and 0.5 to 0.8 of the time where it does not (h200-rows-first.json).
     # Of 16 bits in float32, log-softmax of 10 to 999 columns that are no whole vectors has 1.8
     # times jax.nn's speed by pairs, and 1.3 by kernels or XLA's code, softmax 1.5 and 1.0; but 0.6
@@ -968,6 +968,9 @@ RULES = {
                     LONGEST_ROWS,
                 ),
                 ("log_softmax", 2, 4): (*ODD_NARROW, PADDED_NARROW),
+            },
+            ("reduced", "pairs of products"): {
+                ("log_softmax", 4): (Rows(range(ONE_KERNEL + 1, 2**14 + 1)),),
             },
             ("reduced", "kernel"): {
                 ("log_softmax", 2): (

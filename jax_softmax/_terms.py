@@ -147,7 +147,7 @@ def _composed(
         y = jnp.where(left == -jnp.inf, -jnp.inf if log else 0, y).astype(dtype)
     if keep is None:
         return y
-    # No jnp.where, a function of its own: see `_casts.logits_of`.
+    # No jnp.where, a function of its own: see `_results.logits_of`.
     masked = jnp.asarray(-jnp.inf if log else 0, dtype)
     return jax.lax.select(_spread(keep, y), y, _spread(masked, y))
 

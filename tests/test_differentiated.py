@@ -261,6 +261,7 @@ LONGER = {  # what reads the result, and by columns whether a kernel makes value
         lambda y, *_: y.astype("bfloat16"),
         {8192: False, 10_000: True, 10_002: False, 14_001: False, 14_002: True},
     ),
+    "weighs rows": (lambda y, w, _: ((w * y).sum(1) * w[:, 0]).sum(), {4098: False, 8192: False}),
     "multiplies": (lambda y, w, _: (w @ y.T)[0, 0], {8192: False, 10_000: False}),
 }
 
