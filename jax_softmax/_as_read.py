@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 import jax
 from jax.interpreters import mlir
 
-from . import _choice, _revision
+from . import _revision
 from ._affine import Affine, affine_of
-from ._calls import BIAS, lower_last, lower_with_terms, one_device
+from ._calls import BIAS, lower_last, lower_with_terms
 from ._casts import NARROW, cast_before, rounded
 from ._choice import Problem
-from ._implementation import takes_bias
+from ._implementation import is_free, takes_bias
 from ._makers import makers_of
 from ._operations import (
     ELEMENTWISE,
@@ -39,12 +39,9 @@ def made_as_read(
     op: str,
     axis: int,
     dtype: Any,
-    backend: str | None,
-    strategy: str,
-    batch_invariant: bool | None,
     zeros_are_masked: bool = False,
     selected: bool = False,
-    **params: Any,
+    **request: Any,
 ) -> Sequence[Any]:
     """The operands of `op`'s derivative; the first, its result, may be made otherwise.
 
@@ -57,14 +54,9 @@ def made_as_read(
     What the tangent is made of beside the result may be made of pairs where that is, such as a
     teacher's log-softmax.
     """
-    del params
-    here, *others = ctx.module_context.platforms
-    asked = backend or batch_invariant or strategy != "auto"
-    if here not in _choice.RULES or others or asked or zeros_are_masked or selected:
+    if zeros_are_masked or selected or not is_free(ctx, **request):
         return operands
-    if not one_device(ctx):
-        return operands
-    result, tangent, *_ = operands
+    (here,), (result, tangent, *_) = ctx.module_context.platforms, operands
     made = _made_as_read(ctx, result, tangent, op=op, here=here, axis=axis, dtype=dtype)
     return [made if v == result else v for v in operands]
 

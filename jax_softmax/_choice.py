@@ -166,16 +166,16 @@ class Context(NamedTuple):
     (`_readers.likely_read`): "returned", as it is, or by code of XLA's alone, "converted" and
     returned, "reduced", maybe "across" its rows, or "summed" with all rows, or in several "sums" of
     some, or "picked" from; or with an array of its shape, by "elements", or "weighed" and reduced,
-    or a "weighed sum", or "weighed sums". A sum of all rows may be `rows_first`: `choose` asks.
+    or a "weighed sum", or "weighed sums".
 
-    `around` is one of `AROUND`, or None: nothing is known. "fused": XLA
-    may have what made the operand within its own code, of a derivative the tangent; "scaled", of a
-    derivative, only what is made of it; either, that XLA's code made the result. "stored": a kernel
-    made a derivative's result, and XLA may have more within its own code than it would write and
-    read for a kernel; with "apart", nothing of the tangent's, with "again", what is made of that
-    result. "apart": there is no such thing, forward or around a derivative. "narrowed": what is
-    "fused" reads 32 bits or more to make the logits, which have 16. Forward, "product": it is
-    "apart", and a matrix product made the operand, maybe times a number.
+    `around` is one of `AROUND`, or None: nothing is known. "fused": XLA may have what made the
+    operand within its own code, of a derivative the tangent; "scaled", of a derivative, only what
+    is made of it; either, that XLA's code made the result. "stored": a kernel made a derivative's
+    result, and XLA may have more within its own code than it would write and read for a kernel;
+    with "apart", nothing of the tangent's, with "again", what is made of that result. "apart":
+    there is no such thing, forward or around a derivative. "narrowed": what is "fused" reads 32
+    bits or more to make the logits, which have 16. Forward, "product": it is "apart", and a matrix
+    product made the operand, maybe times a number.
     """
 
     batch_invariant: bool | None = None  # as the caller asked
@@ -186,7 +186,6 @@ class Context(NamedTuple):
     biased: bool = False
     differentiated: bool = False
     read: str | None = None
-    rows_first: bool = False
 
     @property
     def may_split(self) -> bool:
@@ -246,9 +245,6 @@ def choose(problem: Problem, seen: Context = UNKNOWN) -> Choice:
     if not problem.is_last and op.startswith("biased_") and problem.columns in rule.biased:
         wide, plain = compute_dtype(problem.dtype, problem.output_dtype), op.removeprefix("biased_")
         return choose(problem._replace(op=plain, dtype=wide))
-    is_sum = seen.read in ("summed", "weighed sum") and seen.around != "product"
-    if is_sum and problem.is_last and adds_rows_first(problem.rows, problem.columns):
-        seen = seen._replace(rows_first=True)
     steps = (
         _returned,
         _widened,
@@ -306,7 +302,7 @@ def _widened(problem: Problem, seen: Context, rule: Rule) -> Choice | None:
     case = op, problem.dtype.itemsize, problem.width
     odd = not are_whole(columns, problem.dtype.itemsize)
     many = elements > max(_least_read(seen, case, rule, odd=odd), rule.elements)
-    makers = _makers_of_read(seen, case, columns, rule) if problem.is_last and many else set()
+    makers = _makers_of_read(problem, seen, case, rule) if problem.is_last and many else set()
     if columns > ONE_KERNEL and too_few:
         makers.discard("pairs")
     if "pairs" in makers or (by_pairs and "xla" not in makers):
@@ -375,7 +371,7 @@ def _read(problem: Problem, seen: Context, rule: Rule) -> Choice | None:
         return None
     if problem.elements <= _least_read(seen, problem.case, rule):
         return None
-    by = _makers_of_read(seen, problem.case, problem.columns, rule)
+    by = _makers_of_read(problem, seen, problem.case, rule)
     fewest = max(rule.read_rows, problem.columns // rule.split_columns)
     what = "read by elements" if read == "elements" else read
     if "pairs" in by and seen.is_bare and problem.elements > fewest * problem.columns:
@@ -395,21 +391,23 @@ def _least_read(seen: Context, case: tuple[Any, ...], rule: Rule, *, odd: bool =
     return next((least[c] for c in cases if c in least), 0)
 
 
-def _makers_of_read(seen: Context, case: tuple[Any, ...], columns: int, rule: Rule) -> set[str]:
+def _makers_of_read(problem: Problem, seen: Context, case: tuple[Any, ...], rule: Rule) -> set[str]:
     """Who would make what is read as it is: "pairs", "kernel" or "xla", or some of them.
 
     Pairs of products, where XLA's code would be the faster one of others, are "pairs".
     """
-    # What begins with rows is as if their numbers were kept.
-    ways = seen.ways[-1:] if seen.rows_first else seen.ways
+    ways, product = seen.ways, seen.around == "product"
+    is_sum = seen.read in ("summed", "weighed sum") and not product
+    if is_sum and adds_rows_first(problem.rows, problem.columns):
+        ways = ways[-1:]  # as if rows' numbers were kept
 
     def would(maker: str) -> bool:
         tables = (rule.read.get((way, maker), {}) for way in ways)
-        return any_have(next((kinds for kinds in tables if case in kinds), {}), case, columns)
+        kinds = next((kinds for kinds in tables if case in kinds), {})
+        return any_have(kinds, case, problem.columns)
 
     makers = {maker for maker in ("pairs", "kernel", "xla") if would(maker)}
-    of_product = seen.around == "product" and would("pairs of products")
-    return makers | {"pairs"} if of_product else makers
+    return makers | {"pairs"} if product and would("pairs of products") else makers
 
 
 def _across(problem: Problem, seen: Context, rule: Rule) -> Choice | None:

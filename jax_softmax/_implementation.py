@@ -6,7 +6,7 @@ from typing import Any
 import jax
 
 from . import _choice, _native, _revision
-from ._calls import WITH_TERMS, has_kernel_with_terms, widest
+from ._calls import WITH_TERMS, has_kernel_with_terms, one_device, widest
 from ._choice import UNKNOWN, Choice, Context, Problem
 from ._reference import ONE_KERNEL, is_sharded
 
@@ -79,6 +79,17 @@ def chosen(
         # Few rows: if the axis is sharded after all, to gather it costs more than they do.
         choice = choice._replace(implementation="xla")
     return choice
+
+
+def is_free(
+    ctx: Any, *, backend: str | None, strategy: str, batch_invariant: bool | None, **params: Any
+) -> bool:
+    """Whether nothing is asked for, in a program for one device of a platform with a rule."""
+    del params
+    here, *others = ctx.module_context.platforms
+    asked = backend or batch_invariant or strategy != "auto"
+    # The rule first: a CPU's program is none, before anything is looked at.
+    return here in _choice.RULES and not (others or asked) and one_device(ctx)
 
 
 def may_load(

@@ -299,16 +299,15 @@ def _lower(
     request = {"op": op, "per_row": per_row, "here": here, "backend": backend}
     request |= {"batch_invariant": batch_invariant}
     choice = chosen(loaded[0].avals_in, seen.context(alone=alone), **request, **params)
+    differentiated = params.get("differentiated", False)
     if choice.implementation != here:
         if op in OF_OPERAND and seen.around == "stored again":  # and not what it was made of
             ctx, operands = ctx.replace(avals_in=ctx.avals_in[:2]), operands[:2]
-        differentiated = params.get("differentiated", False)
         form = _form_of(op, here, seen, alone=alone, differentiated=differentiated)
         backend = "xla" if choice.implementation == "xla" else backend
         reference = partial(reference, **form)
         return _lower_reference(ctx, *operands, reference=reference, backend=backend, **params)
     in_place = here == "cpu" and alone
-    differentiated = params.get("differentiated", False)
     reads = 2 if op in DERIVATIVES else len(operands)
     for unknown in OF_CHOICE_ALONE:  # to handlers
         params.pop(unknown, None)

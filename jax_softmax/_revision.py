@@ -7,7 +7,7 @@ import math
 from collections.abc import Collection
 
 from . import _choice
-from ._choice import Context, Problem, are_whole, choose
+from ._choice import Context, Problem, adds_rows_first, are_whole, choose
 from ._reference import ONE_KERNEL, is_static
 from ._rule import Fewest, Rule, any_have
 
@@ -78,18 +78,18 @@ def _reduces_narrow(
     problem: Problem, how: Collection[str], *, again: bool, by_rows: bool, rule: Rule
 ) -> bool:
     """Whether a kernel reduces rows of 16 bits whose float32 XLA's code reads."""
-    columns, reads = problem.columns, {"picked", "reduced"} & set(how)
+    columns, rows, reads = problem.columns, problem.rows, {"picked", "reduced"} & set(how)
     fewest = columns // rule.split_columns  # one block has each
     if columns > ONE_KERNEL and problem.op in rule.pairs:
         fewest = max(fewest, rule.pairs[problem.op].rows)
-    if problem.rows <= fewest or "unread" in how:
+    if rows <= fewest or "unread" in how:
         return False
     if columns > ONE_KERNEL:
         by_elements = "elements" if "elements" in how else "converted"
         ways = {"again"} if again else reads or {by_elements}
         # XLA sums odd rows as it makes them, or pads their sums, and keeps their numbers as well.
-        alone = problem.rows % 2 == 1 or _choice.adds_rows_first(problem.rows, columns)
-        if by_rows or (columns % 2 == 1 and alone):
+        odd = columns % 2 == 1
+        if by_rows or (odd and (rows % 2 == 1 or adds_rows_first(rows, columns))):
             ways -= {"reduced"}
         return any(problem.is_among(rule.widened_read_longer[way]) for way in ways)
     least = rule.widened_read.get(problem.op)
@@ -173,11 +173,8 @@ def makes_together(
     that the program returns or that may be part of what comes back, `read` how it seems to read
     what is not differentiated, as `Context.read` has it.
     """
-    size, output_size, columns = (
-        problem.dtype.itemsize,
-        problem.output_dtype.itemsize,
-        problem.columns,
-    )
+    columns = problem.columns
+    size, output_size = problem.dtype.itemsize, problem.output_dtype.itemsize
     rule = _rule_of_last(problem._replace(dtype=problem.output_dtype))
     both = rule and rule.both.get((differentiated, size, output_size))
     if not rule or not both or problem.elements <= columns**2 // rule.split_columns:

@@ -959,7 +959,7 @@ RULES = {
                 ("log_softmax", 2, 4): SUMMED_NARROW,
                 ("softmax", 2, 4): (KEPT_NARROW, *ODD_NARROW, LONGER_WIDENED_ROWS),
             },
-            ("summed", "xla"): {("log_softmax", 2, 4): ()},
+            ("summed", "xla"): {("log_softmax", 2, 4): ()},  # not what is reduced
             ("reduced", "pairs"): {
                 ("log_softmax", 4): (
                     Rows(range(129, 600, 2)),

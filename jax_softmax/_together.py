@@ -10,8 +10,9 @@ from jax.interpreters import mlir
 
 from . import _choice, _revision
 from ._affine import affine_before
-from ._calls import TOLD, one_device
+from ._calls import TOLD
 from ._casts import FLOAT32, NARROW, cast_before, rounded
+from ._implementation import is_free
 from ._makers import makers_of
 from ._operations import BARRIER, STAND_IN, dtype_among, make_like, name_of
 from ._pairs import of_rows, row_triples_p
@@ -39,10 +40,8 @@ def made_together(
     op: str,
     axis: int,
     dtype: Any,
-    backend: str | None,
-    strategy: str,
-    batch_invariant: bool | None,
     differentiated: bool = False,
+    **request: Any,
 ) -> Any | None:
     """Softmax or log-softmax, if the program has the other one of the same logits before it.
 
@@ -50,11 +49,9 @@ def made_together(
     the other one: XLA's code, which computes their elements where it reads them, would have neither
     with the other's reductions.
     """
-    (here, *others), (aval,) = ctx.module_context.platforms, ctx.avals_in
-    asked = backend or batch_invariant or strategy != "auto"
-    explicit = aval.sharding.mesh.are_all_axes_explicit
-    if here not in _choice.RULES or others or asked or explicit or not one_device(ctx):
-        return None  # which a CPU's is, before anything is looked at
+    here, (aval,) = ctx.module_context.platforms[0], ctx.avals_in
+    if not is_free(ctx, **request) or aval.sharding.mesh.are_all_axes_explicit:
+        return None
     functions = ctx.module_context.symbol_table
     source, scale = source_of(operand, aval, axis, functions)
     found = other_of(op, operand, aval, axis, dtype, functions)
