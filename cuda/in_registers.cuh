@@ -20,6 +20,16 @@ template <typename Op, typename Load, bool kWhole>
 inline constexpr int kOperands =
     kMasksOnly<Load, kWhole> || kBiasInWords<Load> ? 1 : Op::kInputs + 2 * kTakesTerms<Op>;
 
+// Log-softmax of 16-bit rows: of those that take more threads than the shorter ones, as many fit as
+// a multiprocessor has threads for. 4,096 bf16 columns took 0.983 of the time so, 3,072 0.977, of
+// up to 2,048 as long, and softmax of these 1.004 times it
+// (benchmarks/results/h200-log-warps.json).
+template <typename Op, typename Load, typename Store, bool kWhole>
+inline constexpr bool kFillsWithThreads =
+    Load::kTerms == TermsKind::kNone && sizeof(typename Load::Io) == 2 &&
+    sizeof(typename Store::Io) == 2 && kWhole && Op::kInputs == 1 && !kPerRow<Op> &&
+    !kFinishesFromTerm<Op>;
+
 // The blocks that the compiler must leave room for on a multiprocessor, of kThreads that hold
 // kRowBytes each in the compute type.
 template <typename Op, typename Load, typename Store, bool kWhole, int kThreads, int kRowBytes>
@@ -28,6 +38,10 @@ constexpr int MinBlocks() {
   constexpr bool kMasked = kMasksOnly<Load, kWhole>;
   constexpr bool kBiased = kBiasInWords<Load>;
   constexpr bool kPlain = Load::kTerms == TermsKind::kNone && Op::kInputs == 1;
+  if (kFillsWithThreads<Op, Load, Store, kWhole> && kThreads > kRegistersShortThreads &&
+      kRowBytes <= kMaxRowBytesPerLane) {
+    return kAllResidentThreads / kThreads;
+  }
   const auto most = [] {
     if (kRowBytes <= kMaxRowBytesPerLane * 3 / 2) {  // 16 elements, or 24
       if (kMasked) return kNarrow ? kResidentNarrowThreads : kResidentMaskedThreads;
@@ -59,14 +73,13 @@ __device__ __forceinline__ bool SeesOrStores(const Load& load, const Store& stor
 // vector, and stores the results of one of which they do not, which costs no more; `decode(k, e)`
 // makes the elements of the others, `put(k, y, result)` stores their results, unless the op gives
 // one value for each row. Returns what the row is closed with.
-// `edge` is what vectors leave out. `reduce` merges a statistic over the threads that share a row;
-// `any` is a vote of all threads that must call it together. An op that finishes from terms has
-// them take the elements' registers.
+// `edge` is what vectors leave out, `threads` those that share the row. An op that finishes from
+// terms has them take the elements' registers.
 template <int kPacks, int kVector, typename Op, typename Row, typename Sees, typename Decode,
-          typename Put, typename Edge, typename Reduce, typename Any>
+          typename Put, typename Edge, typename Threads>
 __device__ __forceinline__ typename Op::Row RowInRegisters(const Op& op, const Row& row, Sees sees,
                                                            Decode decode, Put put, Edge edge,
-                                                           Reduce reduce, Any any) {
+                                                           Threads threads) {
   using T = typename Op::T;
   Element<T, Op::kInputs> e[kPacks][kVector];
   bool seen[kPacks];
@@ -86,29 +99,27 @@ __device__ __forceinline__ typename Op::Row RowInRegisters(const Op& op, const R
       if (Edge::IsHere()) f(edge.e);
     }
   };
-  typename Op::First first;
-  each_seen([&](const auto& e) { AddFirst(op, first, e); });
-  first = reduce(first);
-
-  typename Op::Second second;
+  Partial<Op> total;
+  each_seen([&](const auto& e) { AddFirst(op, total.first, e); });
   if constexpr (kFinishesFromTerm<Op>) {
-    const auto pivot = op.Pivot(first);
+    total.first = threads.Reduce(total.first);
+    const auto pivot = op.Pivot(total.first);
     each_seen([&]<int kCount>(Element<T, Op::kInputs>(&e)[kCount]) {
-      const auto terms = AddSecond(op, second, e, pivot);
+      const auto terms = AddSecond(op, total.second, e, pivot);
 #pragma unroll
       for (int i = 0; i < kCount; ++i) e[i].value[0] = terms.x[i];
     });
-    second = reduce(second);
-  } else if constexpr (Op::kSweeps == 2) {
-    second = SecondSweep(
-        op, op.Pivot(first),
+    total.second = threads.Reduce(total.second);
+  } else {
+    total = BothSweeps(
+        op, total.first,
         [&](auto& statistic, auto term) {
           each_seen([&](const auto& e) { AddTerms(statistic, e, term); });
         },
-        reduce, any);
+        threads);
   }
 
-  const auto result = CloseRow(op, row, first, second);
+  const auto result = CloseRow(op, row, total.first, total.second);
   if constexpr (!kPerRow<Op>) {
     const auto finish = [&](const auto& one) {
       if constexpr (kFinishesFromTerm<Op>) {

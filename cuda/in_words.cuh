@@ -78,7 +78,6 @@ template <typename Op, typename Load, int kVector, int kPacks, typename Keep>
 __device__ __forceinline__ Partial<Op> ReduceWords(
     const Op& op, const Words<typename Load::Io, kVector> (&raw)[kPacks][Op::kInputs],
     const Zeros& zeros, Keep keep) {
-  const auto reduce = [](const auto& statistic) { return WarpReduce(statistic); };
   Partial<Op> part;
   if constexpr (kFirstIsMaximum<Op> && sizeof(typename Load::Io) == 2) {
     part.first.value = Largest(raw);
@@ -86,17 +85,13 @@ __device__ __forceinline__ Partial<Op> ReduceWords(
     SweepWords<Op, Load>(raw, kReducesPlainly<Op> ? 0 : zeros.z[0],
                          [&](int, const auto& e) { AddFirst(op, part.first, e); });
   }
-  part.first = reduce(part.first);
-  if constexpr (Op::kSweeps == 2) {
-    int sweeps = 0;
-    const auto add = [&](auto& statistic, auto term) {
-      SweepWords<Op, Load>(raw, zeros.z[++sweeps],
-                           [&](int k, const auto& e) { keep(k, AddTerms(statistic, e, term)); });
-    };
-    part.second = SecondSweep(op, op.Pivot(part.first), add, reduce,
-                              [](bool vote) { return __any_sync(0xffffffffu, vote); });
-  }
-  return part;
+  int sweeps = 0;
+  const auto add = [&](auto& statistic, auto term) {
+    SweepWords<Op, Load>(raw, zeros.z[++sweeps],
+                         [&](int k, const auto& e) { keep(k, AddTerms(statistic, e, term)); });
+  };
+  WholeWarp warp;
+  return BothSweeps(op, part.first, add, warp);
 }
 
 }  // namespace jax_softmax::JS_ISA

@@ -164,7 +164,8 @@ cudaError_t LaunchRegisters(const Plan& plan, Launch launch) {
   } else {
     if (held == 16) {
       constexpr int kThreads = RegistersThreads(16, kRows);
-      if constexpr (kThreads > 256 && !kRows.bias_alone) {
+      constexpr bool kFills = kFillsWithThreads<Op, Load, Store, kWhole>;
+      if constexpr ((kThreads > 256 || kFills) && !kRows.bias_alone) {
         if (plan.threads <= kRegistersShortThreads) {
           return launch_with.template operator()<16, kRegistersShortThreads>();
         }

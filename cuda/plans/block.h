@@ -13,6 +13,7 @@ namespace jax_softmax {
 
 // More threads than 512 are slower in the forward pass at every row length (H200, 2026-11).
 inline constexpr std::array kBlockThreads = {128, 256, 512};
+inline constexpr int kMostBlockThreads = kBlockThreads.back();
 // In float64, arithmetic is what counts, and every warp of a row adds to it: softmax of 1,024
 // columns ran at 0.75 of the copy limit with four, and at 0.92 with two
 // (benchmarks/results/h200-float64.json).

@@ -65,30 +65,21 @@ class Cache {
   __device__ __forceinline__ Partial<Op> Reduce(const Op& op, const typename Op::First& first,
                                                 int packs, Edge& edge,
                                                 unsigned char* scratch) const {
-    Partial<Op> total;
-    int turn = 0;
-    const auto reduce = [&](const auto& statistic) {
-      return BlockReduce(statistic, scratch + (turn++ & 1) * (kScratchBytes / 2));
+    const auto add = [&](auto& statistic, auto term) {
+      E e[kVector];
+      for (int k = first_; k < packs; k += blockDim.x) {
+        Read(k, e);
+        const auto terms = AddTerms(statistic, e, term);
+        if constexpr (kKeepsTerms) Keep(k, terms.x);
+      }
+      if constexpr (Edge::kAny) {
+        if (!Edge::IsHere()) return;
+        const auto terms = AddTerms(statistic, edge.e, term);
+        if constexpr (kKeepsTerms) edge.e[0].value[0] = terms.x[0];
+      }
     };
-    total.first = reduce(first);
-    if constexpr (Op::kSweeps == 2) {
-      const auto add = [&](auto& statistic, auto term) {
-        E e[kVector];
-        for (int k = first_; k < packs; k += blockDim.x) {
-          Read(k, e);
-          const auto terms = AddTerms(statistic, e, term);
-          if constexpr (kKeepsTerms) Keep(k, terms.x);
-        }
-        if constexpr (Edge::kAny) {
-          if (!Edge::IsHere()) return;
-          const auto terms = AddTerms(statistic, edge.e, term);
-          if constexpr (kKeepsTerms) edge.e[0].value[0] = terms.x[0];
-        }
-      };
-      total.second =
-          SecondSweep(op, op.Pivot(total.first), add, reduce, [](bool vote) { return vote; });
-    }
-    return total;
+    WholeBlock<kMostBlockThreads> block(scratch);
+    return BothSweeps(op, first, add, block);
   }
 
   // The results of vector k.
@@ -137,7 +128,7 @@ __device__ __forceinline__ int FirstByLines(const W& window) {
 }
 
 template <typename Op, typename Load, typename Store, int kVector, bool kWhole>
-__global__ void __launch_bounds__(kBlockThreads.back())
+__global__ void __launch_bounds__(kMostBlockThreads)
     BlockKernel(Op op, Load load, Store store, Rows rows) {
   extern __shared__ __align__(16) unsigned char shared[];
   const BodyOf<kVector, kWhole> window(blockIdx.x, rows.columns);

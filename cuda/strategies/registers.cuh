@@ -29,7 +29,7 @@ __global__ void __launch_bounds__(kThreads,
                                   RegistersMinBlocks<Op, Load, Store, kWhole, kThreads,
                                                      kVector * kPacks * sizeof(typename Op::T)>())
     RegistersKernel(Op op, Load load, Store store, Rows rows) {
-  __shared__ __align__(16) unsigned char scratch[2][kScratchBytes / 2];
+  __shared__ __align__(16) unsigned char scratch[kScratchBytes];
   const int threads = kExactBlocks<Load, Store, kWhole> ? kThreads : blockDim.x;
   const int64_t row = load.RowAt(blockIdx.x, rows);
   const BodyOf<kVector, kWhole> window(row, rows.columns);
@@ -46,7 +46,6 @@ __global__ void __launch_bounds__(kThreads,
   }
   const Edge edge(load, store, of_row, window);
   typename Load::Kept kept[kPacks] = {};
-  int turn = 0;
   const auto result = RowInRegisters<kPacks, kVector>(
       op, of_row,
       [&](int k) {
@@ -60,8 +59,7 @@ __global__ void __launch_bounds__(kThreads,
         const int pack = threadIdx.x + k * threads;
         if (pack < window.packs) store(window, pack, y, kept[k], result);
       },
-      edge, [&](const auto& statistic) { return BlockReduce(statistic, scratch[turn++ & 1]); },
-      [](bool vote) { return vote; });
+      edge, WholeBlock<kThreads>(scratch));
   if constexpr (kPerRow<Op>) {
     if (threadIdx.x == 0) StoreOfRow(op, store, row, result);
   }

@@ -226,8 +226,7 @@ __global__ void __launch_bounds__(kStridedThreads, kStridedResident)
 #pragma unroll
             for (int c = 0; c < kColumns; ++c) y[c][r] = of_row[c];
           },
-          NoEdge{}, [](const auto& statistic) { return statistic; },
-          [](bool vote) { return vote; });
+          NoEdge{}, OneThread{});
     }
 #pragma unroll
     for (int c = 0; c < kColumns; ++c) store.Put(base + c * rows.inner, y[c]);

@@ -131,8 +131,7 @@ __global__ void __launch_bounds__(kTileThreads)
             if (has(j)) results[start + j * step] = NarrowTo<Out>(y[i]);
           }
         },
-        NoEdge{}, [](const auto& statistic) { return SpreadReduce<kLanes, kSpread>(statistic); },
-        [](bool vote) { return __any_sync(0xffffffffu, vote); });
+        NoEdge{}, SpreadLanes<kLanes, kSpread>{});
     if constexpr (kPerRow<Op>) {
       if (lane == 0 && first_row + group < count) {
         StoreOfRow(op, store, first_panel * inner + row, result);

@@ -62,8 +62,7 @@ __global__ void __launch_bounds__(
         [&](int k, auto& y, const auto& result) {
           if (lane + k * lanes < packs) store(window, lane + k * lanes, y, kept[k], result);
         },
-        NoEdge{}, [&](const auto& statistic) { return LaneGroupReduce(statistic, lanes); },
-        [](bool vote) { return __any_sync(0xffffffffu, vote); });
+        NoEdge{}, LaneGroup(lanes));
     if constexpr (kPerRow<Op>) {
       if (lane == 0 && row < rows.outer) StoreOfRow(op, store, row, result);
     }
