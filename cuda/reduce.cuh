@@ -228,15 +228,16 @@ struct WholeBlock {
 };
 
 // Whether the warps of a block have terms by their own first statistic, and wait for each other
-// once, with all that they have: in log-softmax of wide results, as none of these is finished from
-// a term, which would tell whose it was. Of float32, 1,000 columns ran at 0.973 of the copy limit
-// in place of 0.96, 5,001 at 0.96 in place of 0.93 (benchmarks/results/h200-log-warps.json). Of 16
-// bits, whose sums cross in one word, it is no faster; with terms it would spill.
+// once, with all that they have: in log-softmax of float32 results, as none of these is finished
+// from a term, which would tell whose it was. Of float32, 1,001 columns took 0.974 of the time so,
+// 5,001 0.967, 8,192 0.987, of float64, whose arithmetic is what counts, 1,024 1.03 times it
+// (benchmarks/results/h200-log-warps.json). Of 16 bits, whose sums cross in one word, it is no
+// faster, and with terms the kernels would spill.
 template <typename Op, typename Threads>
 inline constexpr bool kMergesWarps =
-    requires(Threads threads, Partial<Op> part) { threads.Merge(Op{}, part); } &&
-    Op::kSweeps == 2 && !kFinishesFromTerm<Op> && !kEstimates<Op> && !kPerRow<Op> &&
-    !kTakesTerms<Op>;
+    std::is_same_v<typename Op::T, float> && Op::kSweeps == 2 && !kFinishesFromTerm<Op> &&
+    !kEstimates<Op> && !kPerRow<Op> && !kTakesTerms<Op> &&
+    requires(Threads threads, Partial<Op> part) { threads.Merge(Op{}, part); };
 
 // The second sweep's statistic: `add` takes a term of all of this thread's elements into one.
 template <typename Op, typename Add, typename Threads>
