@@ -231,7 +231,7 @@ def summarise(cases: list[Entry]) -> Entry:
 def main() -> int:
     parser = run_parser(__doc__)
     add_list(parser, "--dtypes", ("bfloat16", "float32"), ("bfloat16", "float32"))
-    add_list(parser, "--names", tuple({recipe.name for recipe in RECIPES}), ())
+    add_list(parser, "--names", tuple(sorted({recipe.name for recipe in RECIPES})), ())
     add_rounds(parser)
     parser.add_argument("--lengths", type=numbers, default=(), help="of rows of attention's scores")
     parser.add_argument("--columns", type=numbers, default=(), help="of the logits of losses")

@@ -89,7 +89,7 @@ def _made_as_read(
     by_kernel = is_call(result)
     teachers, by_rows = _beside(tangent, result, axis)
     makers = makers_of(found.logits, functions)
-    maker = _revision.made_as_read(
+    maker = _revision.maker_as_read(
         Problem(op, aval.shape, axis, aval.dtype, dtype, here),
         how=how,
         by_kernel=by_kernel,
@@ -138,7 +138,7 @@ def _made_as_read(
 
 
 class _Source(NamedTuple):
-    """What made logits: `before`, as `_revision.made_as_read` is told.
+    """What made logits: `before`, as `_revision.maker_as_read` is told.
 
     Where that is "widened", 16 bits of that type `narrow`, and the `cast` that made logits of them,
     unless these are the 16 bits.

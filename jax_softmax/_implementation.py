@@ -122,7 +122,7 @@ def may_be_fused(
     return problem.is_last and _revision.reads_operand(problem, batch_invariant)
 
 
-def takes_terms(
+def puts_in_terms(
     avals: Sequence[Any],
     *,
     masked: bool,
@@ -137,7 +137,7 @@ def takes_terms(
     differentiated: bool = False,
     **request: Any,
 ) -> bool:
-    """Whether a kernel does what `_revision.takes_terms` says: where there is one.
+    """Whether a kernel does what `_revision.prefers_terms` says: where there is one.
 
     And it is the faster one, or is asked for.
     """
@@ -152,7 +152,7 @@ def takes_terms(
         return False
     problem = Problem(op, x.shape, axis, x.dtype, x.dtype, here)
     about = {"masked": masked, "tiled": tiled, "product": product, "read": read}
-    return _revision.takes_terms(problem, differentiated=differentiated, **about)
+    return _revision.prefers_terms(problem, differentiated=differentiated, **about)
 
 
 def adds_bias(

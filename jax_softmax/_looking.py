@@ -19,7 +19,7 @@ from ._anew import has_exponentials, is_read_narrow, made_again
 from ._calls import one_device, without_axis
 from ._casts import cast_before, rounded, was_narrow
 from ._choice import Context, Problem
-from ._implementation import DERIVATIVES, DIFFERENTIATED, adds_bias, chosen, takes_terms
+from ._implementation import DERIVATIVES, DIFFERENTIATED, adds_bias, chosen, puts_in_terms
 from ._makers import is_product, is_scattered, makers_of
 from ._operations import is_made_of, shape_of
 from ._readers import how_read, likely_read
@@ -174,7 +174,7 @@ def _look_at_logits(
     found = _terms_before(ctx, operand, **request)
     of_product = makers_of(found.logits, functions).of_product
     if found.fill is not None or (found.bias is not None and of_product):
-        if _takes_terms(found, aval, read, functions, **request):
+        if _puts_in_terms(found, aval, read, functions, **request):
             seen = Seen(None, None, found.scale, found.bias is not None, found.fill)
             types = [aval, *found.types(aval)]
             return seen, list(zip(types, [found.logits, *found.terms()], strict=True))
@@ -226,7 +226,7 @@ def _terms_before(
     return Affine(operand) if of_product and (vector or op == "log_softmax") else found
 
 
-def _takes_terms(
+def _puts_in_terms(
     found: Affine, aval: Any, read: str | None, functions: Any, *, axis: int, **request: Any
 ) -> bool:
     """Whether a kernel masks logits, or adds a bias to a matrix product's, where these are apart.
@@ -237,7 +237,7 @@ def _takes_terms(
     if makers.fused is not False or cast_before(found.logits, aval) is not None:
         return False
     shape = found.mask_shape if masked else found.bias_shape
-    return takes_terms(
+    return puts_in_terms(
         [aval, *found.types(aval)],
         masked=masked,
         tiled=is_tiled(shape, aval.shape, axis),

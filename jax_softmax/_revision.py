@@ -12,7 +12,7 @@ from ._reference import ONE_KERNEL, is_static
 from ._rule import Fewest, Rule, any_have
 
 
-def made_as_read(
+def maker_as_read(
     problem: Problem,
     *,
     how: Collection[str],
@@ -130,7 +130,7 @@ def reads_operand(problem: Problem, batch_invariant: bool | None) -> bool:
     return False
 
 
-def takes_terms(
+def prefers_terms(
     problem: Problem,
     *,
     masked: bool,

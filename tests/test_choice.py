@@ -870,9 +870,9 @@ def test_what_is_done_to_scores_goes_by_their_length_and_by_what_shares_it(case)
     )
     request = {"masked": "mask" in done, "tiled": "queries" in done}
     request |= {"read": None, "differentiated": False}
-    assert _revision.takes_terms(problem, **request, product=True) == expected
+    assert _revision.prefers_terms(problem, **request, product=True) == expected
     # By more than what is no product's, of masks that are not tiled and of biases that are.
-    assert expected or not _revision.takes_terms(problem, **request, product=False)
+    assert expected or not _revision.prefers_terms(problem, **request, product=False)
 
 
 def test_the_derivative_behind_a_mask_is_a_kernels_by_its_rows():
@@ -1111,7 +1111,7 @@ def test_what_reads_a_log_softmax_may_be_made_of_two_values(case):
         problem = op, shape, axis % len(shape), *map(jnp.dtype, dtypes.split()), platform
         request = {"how": {"reduced"}, "by_kernel": False, "before": "apart"} | seen
         request |= {"multiplied": False, "comes_back": False, "fused": False}
-        made = _revision.made_as_read(_choice.Problem(*problem), **request)
+        made = _revision.maker_as_read(_choice.Problem(*problem), **request)
         assert made in ("pairs", None)
         return made == "pairs"
 
@@ -1146,7 +1146,7 @@ def test_what_is_reduced_may_be_written_by_a_kernel(columns, expected):
         request = {"how": {how, "elements"}, "comes_back": True, "fused": True} | seen
         request = {"by_kernel": False, "before": "apart", "multiplied": False} | request
         problem = _choice.Problem(op, shape, axis, *dtypes, platform)
-        made = _revision.made_as_read(problem, **request)
+        made = _revision.maker_as_read(problem, **request)
         return made == "kernel"
 
     seen = {f"{op} {d}" for op in FORWARD for d in ("float16", "float32", "float64")}
@@ -1227,7 +1227,7 @@ def test_what_a_kernel_would_write_may_be_made_where_it_is_read(case):
     def unwritten(how, *, by_kernel=True, fused=True, platform="cuda", **seen):
         problem = op, (MANY, columns), 1, *[jnp.dtype(dtype)] * 2, platform
         request = {"by_kernel": by_kernel, "fused": fused, "comes_back": False} | seen
-        return _revision.made_as_read(_choice.Problem(*problem), how=how, **request) == "xla"
+        return _revision.maker_as_read(_choice.Problem(*problem), how=how, **request) == "xla"
 
     def before(how):
         return {b for b, seen in BEFORE_UNWRITTEN.items() if unwritten(how, **seen)}
@@ -1274,7 +1274,7 @@ def test_what_nothing_reads_may_be_made_within_its_derivative(case):
     def made(*, fused=True, by_kernel=True, **seen):
         problem = op, (MANY, columns), 1, *[jnp.dtype(dtype)] * 2, "cuda"
         request = {"by_kernel": by_kernel, "fused": fused, "comes_back": False} | seen
-        return _revision.made_as_read(_choice.Problem(*problem), how={"unread"}, **request)
+        return _revision.maker_as_read(_choice.Problem(*problem), how={"unread"}, **request)
 
     by_xla = {b for b, seen in BEFORE_UNWRITTEN.items() if made(**seen) == "xla"}
     assert by_xla == set(expected.split())
@@ -1287,7 +1287,7 @@ def test_what_is_reduced_and_comes_back_may_be_made_where_it_is_read():
         problem = "softmax", (MANY, columns), 1, *[jnp.dtype("float32")] * 2, "cuda"
         request = {"before": "apart", "multiplied": False, "comes_back": True} | seen
         how = {"reduced", "elements"}
-        return _revision.made_as_read(
+        return _revision.maker_as_read(
             _choice.Problem(*problem), how=how, by_kernel=True, fused=True, **request
         )
 
@@ -1305,7 +1305,7 @@ def test_what_is_reduced_across_rows_may_be_written_by_a_kernel(columns, expecte
         problem = op, (MANY, columns), 1, *[jnp.dtype(dtype)] * 2, "cuda"
         request = {"multiplied": False, "comes_back": False, "fused": True}
         request |= {"how": {how, "reduced"}, "before": before, "by_kernel": by_kernel}
-        return _revision.made_as_read(_choice.Problem(*problem), **request) == "kernel"
+        return _revision.maker_as_read(_choice.Problem(*problem), **request) == "kernel"
 
     assert tuple(op for op in FORWARD if written(op)) == expected
     assert tuple(op for op in FORWARD if written(op, before="biased")) == expected

@@ -698,13 +698,13 @@ HOW_READ = {  # of three dimensions
 def test_how_a_result_is_read(kind, platform, monkeypatch):
     read, expected = HOW_READ[kind]
     seen = []
-    choose = _revision.made_as_read
+    choose = _revision.maker_as_read
 
-    def made_as_read(problem, *, how, **request):
+    def maker_as_read(problem, *, how, **request):
         seen.append(" ".join(sorted(how)))
         return choose(problem, how=how, **request)
 
-    monkeypatch.setattr(_revision, "made_as_read", made_as_read)
+    monkeypatch.setattr(_revision, "maker_as_read", maker_as_read)
 
     def both_passes(x):
         value, pull_back = jax.vjp(lambda x: read(jax_softmax.log_softmax(x)), x)
