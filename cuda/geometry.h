@@ -148,7 +148,7 @@ constexpr int NeighbourStatistic(int out_bytes, bool per_row) {
   return out_bytes == 2 && !per_row ? 1 : 3;
 }
 
-// Space for two statistics per warp in a block's reductions.
+// Space for a statistic, or both, of each warp in either half, for a block's reductions by turns.
 inline constexpr int kScratchBytes = 1024;
 // What kernels may declare beside that.
 inline constexpr int kStaticSharedBytes = 1024;

@@ -21,8 +21,8 @@ inline constexpr int kOperands =
     kMasksOnly<Load, kWhole> || kBiasInWords<Load> ? 1 : Op::kInputs + 2 * kTakesTerms<Op>;
 
 // Log-softmax of 16-bit rows: of those that take more threads than the shorter ones, as many fit as
-// a multiprocessor has threads for. 4,096 bf16 columns took 0.97 of the time so, 3,072 0.98, of
-// float16 0.996 and 0.99; softmax of 2,048 took 1.003 times as long
+// a multiprocessor has threads for (kFullResidentThreads). 4,096 bf16 columns took 0.97 to 0.99 of
+// the time so, 3,072 0.98, of float16 1.00 and 0.99; softmax of 2,048 took 1.003 times as long
 // (benchmarks/results/h200-log-warps.json).
 template <typename Op, typename Load, typename Store, bool kWhole>
 inline constexpr bool kFillsWithThreads =
@@ -38,9 +38,10 @@ constexpr int MinBlocks() {
   constexpr bool kMasked = kMasksOnly<Load, kWhole>;
   constexpr bool kBiased = kBiasInWords<Load>;
   constexpr bool kPlain = Load::kTerms == TermsKind::kNone && Op::kInputs == 1;
+  static_assert(kWarpThreads <= kRegistersShortThreads);
   if (kFillsWithThreads<Op, Load, Store, kWhole> && kThreads > kRegistersShortThreads &&
       kRowBytes <= kMaxRowBytesPerLane) {
-    return kAllResidentThreads / kThreads;
+    return kFullResidentThreads / kThreads;
   }
   const auto most = [] {
     if (kRowBytes <= kMaxRowBytesPerLane * 3 / 2) {  // 16 elements, or 24

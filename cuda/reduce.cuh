@@ -228,11 +228,11 @@ struct WholeBlock {
 };
 
 // Whether the warps of a block have terms by their own first statistic, and wait for each other
-// once, with all that they have: in log-softmax of float32 results, as none of these is finished
-// from a term, which would tell whose it was. Of float32, 1,001 columns took 0.974 of the time so,
-// 5,001 0.967, 8,192 0.987, of float64, whose arithmetic is what counts, 1,024 1.03 times it
-// (benchmarks/results/h200-log-warps.json). Of 16 bits, whose sums cross in one word, it is no
-// faster, and with terms the kernels would spill.
+// once, with all that they have: in log-softmax of float32 results, which are not finished from
+// terms, as these would have to tell by whose maximum they were taken. Of float32, 1,001 columns
+// took 0.973 of the time so, 5,001 0.967, 8,192 0.987, of float64, whose arithmetic is what counts,
+// 1,024 1.03 times it (benchmarks/results/h200-log-warps.json). Of 16 bits, whose sums cross in one
+// word, it is no faster, and with terms the kernels would spill.
 template <typename Op, typename Threads>
 inline constexpr bool kMergesWarps =
     std::is_same_v<typename Op::T, float> && Op::kSweeps == 2 && !kFinishesFromTerm<Op> &&
@@ -265,7 +265,7 @@ __device__ __forceinline__ typename Op::Second SecondSweep(const Op& op, typenam
   }
 }
 
-// Both statistics of a row, of which `first` is this thread's.
+// The statistics of a row, of which `first` is this thread's.
 template <typename Op, typename Add, typename Threads>
 __device__ __forceinline__ Partial<Op> BothSweeps(const Op& op, const typename Op::First& first,
                                                   Add add, Threads& threads) {

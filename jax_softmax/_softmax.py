@@ -59,7 +59,7 @@ def softmax(
       ValueError: `axis` is out of range or repeated, `where` does not broadcast against `x`, or
         `implementation` is unknown or cannot run here; the message says why.
 
-    Source: the row kernels follow OneFlow's and PyTorch's softmax (see README, "How it works").
+    Source: the row kernels follow OneFlow's and PyTorch's softmax (see docs/kernels.md).
     """
     return _apply(softmax_p, 0.0, x, where, axis, dtype, implementation, batch_invariant)
 
