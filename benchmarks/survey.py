@@ -5,7 +5,7 @@
 The other benchmarks time row lengths and shapes that people name; this one draws op, dtype, shape,
 axis and mask, from arrays that a launch costs as much as to some that fit no cache, with powers of
 two as often as not. "mixed" is of 16 bits, of float32 in between and of 16 bits again. Gradients
-come with the value, which somebody takes. It is where thresholds of jax_softmax/_rule.py are
+come with the value, which somebody takes. It is where thresholds of jax_softmax/_h200.py are
 checked. Exits with 1 if a case failed.
 """
 

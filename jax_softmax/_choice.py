@@ -1,16 +1,16 @@
-"""What `implementation=None` runs: whatever is fastest in a graph, by the tables of _rule.py."""
+"""What `implementation=None` runs: whatever is fastest in a graph, by the tables of _h200.py."""
 
 import functools
 import math
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
+from . import _h200
 from ._reference import FEW_COLUMNS, ONE_KERNEL, compute_dtype, filled, is_static
 from ._rule import (
     BY_ELEMENTS,
     FAMILY,
     FORWARD,
-    RULES,
     SHORT_ROWS,
     WAYS,
     Fused,
@@ -54,6 +54,10 @@ def adds_rows_first(rows: int, columns: int) -> bool:
     else:
         swaps = elements % 2 == 0 or larger % 2 == 1
     return columns == (larger if swaps and larger <= MOST_ADDED_FIRST else smaller)
+
+
+# Platforms without a rule run their kernels.
+RULES = {"cuda": _h200.RULE}
 
 
 class Choice(NamedTuple):

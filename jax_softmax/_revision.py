@@ -1,4 +1,4 @@
-"""What becomes of a result once it is seen what reads it, or what is beside it: _rule.py's tables.
+"""What becomes of a result once it is seen what reads it, or what is beside it: _h200.py's tables.
 
 `_choice.choose` says who makes it at first, with less to go by.
 """

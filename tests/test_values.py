@@ -93,7 +93,7 @@ def test_a_conversion_is_part_of_the_kernel(op, dtype, output_dtype, implementat
 
 
 def special_rows(n, dtype):
-    """A row for each special value, alone and with others, at either end and in the middle."""
+    """Rows with a special value, alone and with others: at an end, in the middle, in a half."""
     base = rows(1, n, dtype)[0]
     specials = [np.nan, np.inf, -np.inf]
     made = [np.full(n, value, dtype) for value in specials]
@@ -104,6 +104,10 @@ def special_rows(n, dtype):
     for a, b in ((np.inf, -np.inf), (np.nan, -np.inf), (np.nan, np.inf)):
         made.append(base.copy())
         made[-1][0], made[-1][-1] = a, b
+    # What a part of a row is reduced to that has nothing.
+    for half in (slice(n // 2), slice(n // 2, n)):
+        made.append(base.copy())
+        made[-1][half] = -np.inf
     # Whole vectors of rows, where they lie side by side.
     return np.stack([*made, *[base] * (-len(made) % 8)])
 
