@@ -165,8 +165,8 @@ __device__ __forceinline__ Partial<Op> BlockMerge(const Op& op, const Partial<Op
   return merged.template operator()<16>();
 }
 
-// The threads that share a row: `Reduce` merges a statistic over them, `Any` is a vote of all that
-// must call it together.
+// The threads that share a row: `Reduce` merges a statistic over them, `Any` is a vote of those that
+// must call it together, with which the other threads of the row agree.
 struct OneThread {
   template <typename S>
   __device__ __forceinline__ static S Reduce(const S& statistic) {
@@ -203,9 +203,11 @@ struct SpreadLanes : LanesOfWarp {
   }
 };
 
-// Those of a block of at most kMostThreads, with the two halves of `scratch` by turns.
+// Those of a block of at most kMostThreads, with the two halves of `scratch` by turns. Lanes may
+// differ in the last digit of what they have merged, in another order each; all warps' lanes of one
+// index have the same, and so a warp's vote is the block's.
 template <int kMostThreads>
-struct WholeBlock {
+struct WholeBlock : LanesOfWarp {
   static constexpr int kMostWarps = kMostThreads / kWarpLanes;
   unsigned char* scratch;
   int turn = 0;
@@ -219,7 +221,6 @@ struct WholeBlock {
     static_assert(sizeof(Partial<Op>) * kMostWarps <= kScratchBytes / 2);
     return BlockMerge<kMostWarps>(op, of_warp, Next());
   }
-  __device__ __forceinline__ static bool Any(bool vote) { return vote; }
 
  private:
   __device__ __forceinline__ unsigned char* Next() {
