@@ -164,8 +164,8 @@ class Context(NamedTuple):
     With `alone` no devices share the operand, or each has whole rows and `shape` is what it has.
     `widened` says that a program has the operand in float32, and 16 bits before that; of a
     derivative, that all is that its result and its tangent, or one of them, are computed from.
-    `multiplied` says that the kernels multiply the logits by a number, and XLA what comes back,
-    `biased` that they add a bias to them, and `differentiated` that there is a derivative too.
+    `biased` says that the kernels add a bias to the logits, and `differentiated` that there is a
+    derivative too.
     `read` says, where there is none, how the program seems to read the result
     (`_readers.likely_read`): "returned", as it is, or by code of XLA's alone, "converted" and
     returned, "reduced", maybe "across" its rows, or "summed" with all rows, or in several "sums" of
@@ -186,7 +186,6 @@ class Context(NamedTuple):
     alone: bool = True
     widened: bool = False
     around: str | None = None
-    multiplied: bool = False
     biased: bool = False
     differentiated: bool = False
     read: str | None = None
@@ -250,10 +249,10 @@ def choose(problem: Problem, seen: Context = UNKNOWN) -> Choice:
         wide, plain = compute_dtype(problem.dtype, problem.output_dtype), op.removeprefix("biased_")
         return choose(problem._replace(op=plain, dtype=wide))
     steps = (
-        _returned,
-        _widened,
         _cached,
         _few,
+        _returned,
+        _widened,
         _small,
         _read,
         _across,
@@ -275,15 +274,11 @@ SINGLY = "rows that are no whole vectors: XLA reads them singly"
 def _returned(problem: Problem, seen: Context, rule: Rule) -> Choice | None:
     if not (seen.read == "returned" and problem.is_last and (seen.is_apart or seen.widened)):
         return None
-    case = problem.op, problem.dtype.itemsize, problem.output_dtype.itemsize
-    half = {str(problem.dtype), str(problem.output_dtype)} == {"float16", "float32"}
-    kinds = rule.returned_half if half else rule.returned
-    kinds = rule.returned_biased if seen.biased else kinds
-    few = problem.most_of(rule.returned_few.get(case, ())) is not None
-    if few and not seen.biased and problem.elements > rule.elements:
-        few = not any_have(rule.returned_singly, case, problem.columns)
-    splits = problem.are_few(rule) and problem.columns >= rule.long
-    if few or splits or problem.elements == 0 or not any_have(kinds, case, problem.columns):
+    dtypes = {str(problem.dtype), str(problem.output_dtype)}
+    few = problem.elements <= rule.returned_least.get(problem.width, math.inf)
+    if few or dtypes == {"float16", "float32"}:  # which have no tiles
+        return None
+    if not any(rows.have(problem.columns) for rows in rule.returned):
         return None
     return Choice(problem.platform, "what a program returns: nothing fuses with it")
 
@@ -299,13 +294,10 @@ def _widened(problem: Problem, seen: Context, rule: Rule) -> Choice | None:
         fuses = any(rows.have(columns) for rows in rule.widened.get(op, ()))
     else:
         fuses = columns >= rule.widened_across.get(op, math.inf)
-    # Of few long rows of softmax XLA's code is the faster one, but for those that may be split.
-    splits = problem.are_few(rule) and columns >= rule.long
-    fuses |= op == "softmax" and too_few and not splits
+    fuses |= op == "softmax" and too_few
     by_pairs = problem.is_last and columns > longer.columns and not (too_few or fuses)
     case = op, problem.dtype.itemsize, problem.width
-    odd = not are_whole(columns, problem.dtype.itemsize)
-    many = elements > max(_least_read(seen, case, rule, odd=odd), rule.elements)
+    many = elements > rule.elements
     makers = _makers_of_read(problem, seen, case, rule) if problem.is_last and many else set()
     if columns > ONE_KERNEL and too_few:
         makers.discard("pairs")
@@ -319,15 +311,12 @@ def _widened(problem: Problem, seen: Context, rule: Rule) -> Choice | None:
 
 
 def _cached(problem: Problem, seen: Context, rule: Rule) -> Choice | None:
-    """Few elements that are read in a way that is likely, of which `_few` may split rows else."""
     known = seen.is_known and seen.around != "product"
-    if not (known and problem.is_last and problem.is_of_one_dtype):
+    if not (known and problem.is_last and problem.is_of_one_dtype and seen.way in BY_ELEMENTS):
         return None
-    request = problem.columns, problem.elements, seen.way, not seen.is_bare
-    limit = next((c for c in rule.cached.get(problem.case, ()) if c.has(*request)), None)
-    if limit is None:
+    if problem.elements > rule.cached_elements or not problem.is_among(rule.cached):
         return None
-    return Choice("xla", f"{limit.over} to {limit.most} elements, which XLA has with their readers")
+    return Choice("xla", "so few elements that XLA's code finds them in the cache once more")
 
 
 def _few(problem: Problem, seen: Context, rule: Rule) -> Choice | None:
@@ -361,9 +350,6 @@ def _small(problem: Problem, seen: Context, rule: Rule) -> Choice | None:
 def _read(problem: Problem, seen: Context, rule: Rule) -> Choice | None:
     """Where there is no derivative, and it is likely how the result is read."""
     read, platform = seen.way, problem.platform
-    gated = read == "elements" and seen.is_fused and problem.is_of_one_dtype
-    if gated and not problem.is_last and problem.is_among(rule.gated_across):
-        return Choice("xla", "XLA fuses it with what comes before, and with what reads it")
     unrolled = problem.columns <= rule.interleaved["softmax"] and not problem.is_last
     if unrolled and read == "picked" and problem.is_of_one_dtype:
         return Choice("xla", "what is picked XLA has in no memory, and unrolls its columns")
@@ -373,10 +359,8 @@ def _read(problem: Problem, seen: Context, rule: Rule) -> Choice | None:
     in_memory = problem.is_last and known and problem.is_of_one_dtype
     if read in (None, "returned") or not in_memory:
         return None
-    if problem.elements <= _least_read(seen, problem.case, rule):
-        return None
     by = _makers_of_read(problem, seen, problem.case, rule)
-    fewest = max(rule.read_rows, problem.columns // rule.split_columns)
+    fewest = problem.columns // rule.split_columns
     what = "read by elements" if read == "elements" else read
     if "pairs" in by and seen.is_bare and problem.elements > fewest * problem.columns:
         why = f"a kernel reduces rows, and what is {what} of them is in no memory"
@@ -386,13 +370,6 @@ def _read(problem: Problem, seen: Context, rule: Rule) -> Choice | None:
     if "xla" in by and seen.around != "product":
         return Choice("xla", f"what is {what} XLA has in no memory of its own")
     return None
-
-
-def _least_read(seen: Context, case: tuple[Any, ...], rule: Rule, *, odd: bool = False) -> int:
-    """Of so many elements, or fewer, it does not matter how they are read."""
-    cases = [(way, *case) for way in seen.ways]
-    least = rule.read_least | (rule.read_least_odd if odd else {})
-    return next((least[c] for c in cases if c in least), 0)
 
 
 def _makers_of_read(problem: Problem, seen: Context, case: tuple[Any, ...], rule: Rule) -> set[str]:
@@ -457,11 +434,9 @@ def _derivative(problem: Problem, seen: Context, rule: Rule) -> Choice | None:
         in_both = seen.around is None and problem.is_among(rule.singly_in_both)
         if in_both or problem.is_among(rule.singly):
             return Choice(problem.platform, SINGLY)
-    if problem.case in rule.columns and (seen.is_fused or seen.around == "scaled"):
-        too_empty = rule.fused_filled if seen.is_fused else rule.scaled_filled
-        rounded = seen.around == "narrowed" and problem.is_among(rule.rounded)
-        if rounded or filled(problem.columns) >= too_empty.get(problem.case, 0):
-            return Choice("xla", "XLA fuses it with its neighbours")
+    full = filled(problem.columns) >= rule.filled.get(problem.case, 0)
+    if problem.case in rule.columns and (seen.is_fused or (seen.around == "scaled" and full)):
+        return Choice("xla", "XLA fuses it with its neighbours")
     return None
 
 
@@ -490,28 +465,20 @@ def _short(problem: Problem, seen: Context, rule: Rule) -> Choice:
     if seen.differentiated and same and any_have(rule.singly, tangent, columns):
         return Choice(platform, SINGLY)
     if seen.biased:
-        added = rule.added_in_both if seen.differentiated else rule.added
-        added = columns in added.get(problem.case, ()) and (whole or problem.width == 2)
-        fuses = not seen.differentiated and seen.way in BY_ELEMENTS
-        if added and seen.is_apart and not fuses:
-            return Choice(platform, "rows that the kernels add a bias to")
         return Choice("xla", f"rows of at most {most}: one kernel that adds the bias")
-    product = seen.around == "product"
     if not whole and problem.is_among(rule.odd):
         return _odd(problem, seen, rule)
-    if same and seen.is_apart and not (seen.multiplied and seen.differentiated):
+    if same and seen.is_apart:
         in_both = seen.differentiated and problem.is_among(rule.singly_in_both)
         if in_both or problem.is_among(rule.singly):
             return Choice(platform, SINGLY)
-    too_empty = (rule.fused_filled if seen.is_fused else rule.filled).get(problem.case, 0)
-    padded = filled(columns) < too_empty or (seen.is_apart and problem.is_among(rule.apart))
+    padded = not seen.is_fused and filled(columns) < rule.filled.get(problem.case, 0)
     if whole and padded:
         return Choice(platform, "rows with too much padding for XLA")
-    if product and problem.is_among(rule.scores):
-        return Choice(platform, "a matrix product's, and with another the faster ones")
-    if whole and seen.is_apart and seen.differentiated:
-        multiplied = seen.multiplied and problem.is_among(rule.in_both_multiplied)
-        if multiplied or problem.is_among(rule.in_both):
+    if problem.is_among(rule.in_both):
+        if seen.around == "product":
+            return Choice(platform, "a matrix product's, and with another the faster ones")
+        if whole and seen.is_apart and seen.differentiated:
             return Choice(platform, "the kernels are the faster ones with the derivative")
     return Choice("xla", f"rows of at most {most}: one kernel that fuses with its neighbours")
 
@@ -519,9 +486,6 @@ def _short(problem: Problem, seen: Context, rule: Rule) -> Choice:
 def _odd(problem: Problem, seen: Context, rule: Rule) -> Choice:
     """Of short rows that are no whole vectors, and mostly the kernels'."""
     op, columns, width = problem.op, problem.columns, problem.width
-    few = problem.elements <= rule.odd_elements
-    if op in FORWARD and columns >= rule.odd_columns and few:
-        return Choice("xla", f"at most {rule.odd_elements} elements of rows for a warp each")
     narrowed, fuses = seen.around == "narrowed", seen.widened
     converted = (op, 4 if narrowed else problem.dtype.itemsize, problem.output_dtype.itemsize)
     if width == 2:

@@ -58,8 +58,7 @@ class Seen(NamedTuple):
     Kernels on a GPU multiply logits by `scale`, and add a bias to them if `biased`, where nothing
     is converted, or put `fill` in by a mask after that: what they were made of is one operand more
     then, or two or three, and what is said of neighbours is said of those that made the logits.
-    `multiplied` says whether XLA, and no product, multiplies what comes back by the scale. Forward,
-    `read` says how the program is likely to read the result.
+    Forward, `read` says how the program is likely to read the result.
     """
 
     made: str | None = None
@@ -67,7 +66,6 @@ class Seen(NamedTuple):
     scale: float = 1.0
     biased: bool = False
     fill: float | None = None
-    multiplied: bool = False
     read: str | None = None
 
     @property
@@ -80,8 +78,8 @@ class Seen(NamedTuple):
 
     def context(self, *, alone: bool) -> Context:
         """What `_choice.choose` is told of it, but for a bias, which `adds_bias` is asked about."""
-        seen = {"around": self.around, "multiplied": self.multiplied, "read": self.read}
-        return Context(alone=alone, widened=self.made in ("loads", "xla"), **seen)
+        widened = self.made in ("loads", "xla")
+        return Context(alone=alone, widened=widened, around=self.around, read=self.read)
 
 
 def look(
@@ -261,9 +259,7 @@ def _seen_before(
         around = "product"
     # Between a product and the softmax there may be what XLA has within either.
     told = None if makers.of_product and around == "apart" else read
-    multiplied = found.scale != 1 and not makers.of_product
-    about = {"multiplied": multiplied, "read": told}
-    return Seen(None, around, found.scale, found.bias is not None, **about)
+    return Seen(None, around, found.scale, found.bias is not None, read=told)
 
 
 def _seen_around(

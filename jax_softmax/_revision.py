@@ -7,9 +7,9 @@ import math
 from collections.abc import Collection
 
 from . import _choice
-from ._choice import Context, Problem, adds_rows_first, are_whole, choose
+from ._choice import Context, Problem, are_whole, choose
 from ._reference import ONE_KERNEL, is_static
-from ._rule import Fewest, Rule, any_have
+from ._rule import Fewest, Rule
 
 
 def maker_as_read(
@@ -40,31 +40,26 @@ def maker_as_read(
     if rule is None:
         return None
     case, columns, rows = problem.case, problem.columns, problem.rows
-    within = "multiplied" if multiplied else "apart" if before == "apart" else "fused"
+    within = "apart" if before == "apart" and not multiplied else "fused"
     fuses = by_kernel and fused and not (multiplied and before != "apart")
     again = comes_back and "reduced" in how
     if before == "widened":
-        reduces = _reduces_narrow(problem, how, again=again, by_rows=by_rows, rule=rule)
-        return "pairs" if reduces else None
+        return "pairs" if _reduces_narrow(problem, how, by_rows=by_rows, rule=rule) else None
     if again and not multiplied and keeps_picked(problem, how=how):
         return "kernel" if before and not by_kernel else None
     how = set(how) - {"exponentials"}  # beside which there is another
     if how == {"picked"}:
         return None
-    ways = {"again"} if again else how
-    made = [rule.unwritten.get((within, way), {}) for way in ways]
-    if fuses and all(map(problem.is_among, made)):
+    made = [rule.unwritten.get((within, way), {}) for way in how]
+    if fuses and not again and all(map(problem.is_among, made)):
         return "xla"
     if "unread" in how:
         return None
     read = rule.pairs_read.get(case)
     if read and before == "apart" and rows > columns // rule.split_columns:  # one block has each
-        if by_kernel and "picked" in how:
-            of_pairs = columns >= read.picked and problem.is_whole
-        elif by_kernel or "reduced" in how:
-            of_pairs = columns >= read.reduced
-        else:
-            of_pairs = columns >= read.elements and problem.is_whole
+        shorter = "picked" not in how if by_kernel else "reduced" in how
+        of_pairs = columns >= (read.reduced if shorter else read.elements)
+        of_pairs &= shorter or problem.is_whole
         if of_pairs:
             return "pairs"
     if by_kernel:
@@ -74,26 +69,11 @@ def maker_as_read(
     return "kernel" if before and of_kernel else None
 
 
-def _reduces_narrow(
-    problem: Problem, how: Collection[str], *, again: bool, by_rows: bool, rule: Rule
-) -> bool:
+def _reduces_narrow(problem: Problem, how: Collection[str], *, by_rows: bool, rule: Rule) -> bool:
     """Whether a kernel reduces rows of 16 bits whose float32 XLA's code reads."""
-    columns, rows, reads = problem.columns, problem.rows, {"picked", "reduced"} & set(how)
-    fewest = columns // rule.split_columns  # one block has each
-    if columns > ONE_KERNEL and problem.op in rule.pairs:
-        fewest = max(fewest, rule.pairs[problem.op].rows)
-    if rows <= fewest or "unread" in how:
-        return False
-    if columns > ONE_KERNEL:
-        by_elements = "elements" if "elements" in how else "converted"
-        ways = {"again"} if again else reads or {by_elements}
-        # XLA sums odd rows as it makes them, or pads their sums, and keeps their numbers as well.
-        odd = columns % 2 == 1
-        if by_rows or (odd and (rows % 2 == 1 or adds_rows_first(rows, columns))):
-            ways -= {"reduced"}
-        return any(problem.is_among(rule.widened_read_longer[way]) for way in ways)
-    least = rule.widened_read.get(problem.op)
-    if least is None or not reads:
+    columns, least = problem.columns, rule.widened_read.get(problem.op)
+    few = problem.rows <= columns // rule.split_columns  # one block has each
+    if least is None or few or columns > ONE_KERNEL or not {"picked", "reduced"} & set(how):
         return False
     return columns >= _least_columns(least, columns, 2, by_rows=by_rows)
 
@@ -145,17 +125,13 @@ def prefers_terms(
     or bias has several rows and is repeated, `product` that a matrix product made the logits,
     `read` how the result is, as `Context.read` has it; masks alone go by that and the derivative.
     """
-    rule = _choice.RULES[problem.platform]
-    terms = rule.masks_tiled if tiled else rule.masks
-    some = problem.is_among(terms.whole if problem.is_whole else terms.odd)
-    of_scores = product and masked != tiled
-    some |= of_scores and problem.is_among(rule.terms_of_scores)
-    if not some or not masked:
-        return some
+    if tiled or not masked:
+        return True
     # XLA may have what reads the result within its code.
     alone = product or read == "returned" or problem.columns > ONE_KERNEL
     alone = alone or (differentiated and problem.width == 2)
-    return tiled or (alone and problem.elements > rule.masks_few.get(problem.width, 0))
+    few = _choice.RULES[problem.platform].masks_few.get(problem.width, 0)
+    return alone and problem.elements > few
 
 
 def makes_together(
@@ -168,36 +144,22 @@ def makes_together(
 ) -> bool:
     """Whether a kernel makes three values for each row, and XLA softmax and log-softmax of these.
 
-    They are of the same logits, of `dtype` where these were brought to another, and the first one
-    would be by a kernel, or is XLA's. `by_rows` says whether there is another number for each row,
-    that the program returns or that may be part of what comes back, `read` how it seems to read
-    what is not differentiated, as `Context.read` has it.
+    They are float32, of the same logits, of `dtype` where these were brought to float32, and the
+    first one would be by a kernel, or is XLA's. `by_rows` says whether there is another number for
+    each row, that the program returns or that may be part of what comes back, `read` how it seems
+    to read what is not differentiated, as `Context.read` has it.
     """
-    columns = problem.columns
-    size, output_size = problem.dtype.itemsize, problem.output_dtype.itemsize
+    columns, size = problem.columns, problem.dtype.itemsize
     rule = _rule_of_last(problem._replace(dtype=problem.output_dtype))
-    both = rule and rule.both.get((differentiated, size, output_size))
-    if not rule or not both or problem.elements <= columns**2 // rule.split_columns:
+    fewest = rule and rule.both.get(size)
+    if not rule or not fewest or problem.elements <= columns**2 // rule.split_columns:
         return False  # or one block has each row
     if not differentiated and read in ("returned", "across", "converted"):
         return False
-    moved = problem.axis != len(problem.shape) - 1
-    if by_kernel and (moved or (differentiated and output_size == 2)):
+    if by_kernel and problem.axis != len(problem.shape) - 1:
         return False
-    least = _least_columns(both.fewest, columns, size, by_rows=by_rows)
-    if not least <= columns <= both.most:
-        return False
-    return not _sums_slowly(problem, size, rule, differentiated=differentiated)
-
-
-def _sums_slowly(problem: Problem, size: int, rule: Rule, *, differentiated: bool) -> bool:
-    """Whether XLA's sums of all elements, made of logits of `size` bytes each, may be slow."""
-    slow, axis = rule.slow_sums, problem.axis
-    if size != 4 or problem.columns != slow.columns:
-        return False
-    others = problem.shape[:axis] + problem.shape[axis + 1 :]
-    fewest = slow.differentiated if differentiated else slow.forward
-    return not is_static(others) or math.prod(others) >= fewest
+    slow = size == 4 and columns == rule.slow_sums
+    return columns >= _least_columns(fewest, columns, size, by_rows=by_rows) and not slow
 
 
 def makes_anew(problem: Problem, *, read: int, values: int, exponentials: bool) -> bool:
@@ -206,19 +168,19 @@ def makes_anew(problem: Problem, *, read: int, values: int, exponentials: bool) 
     XLA's code makes these of so many `values` for each row, of logits of so many bytes that it
     reads, results of the problem's dtype and tangents that there may be `exponentials` in.
     """
-    rule, case = _choice.RULES[problem.platform], (read, problem.dtype.itemsize, values)
-    kinds = rule.anew if isinstance(problem.columns, int) else {}
-    if not (exponentials or read == 2) or not any_have(kinds, case, problem.columns):
+    rule, columns = _choice.RULES[problem.platform], problem.columns
+    least = rule.anew.get((read, values), math.inf)
+    known = isinstance(columns, int) and problem.dtype.itemsize == 4
+    if not known or columns < least or not (exponentials or read == 2):
         return False
-    return not _sums_slowly(problem, read, rule, differentiated=True)
+    return read == 2 or columns != rule.slow_sums
 
 
 def keeps_masked(problem: Problem, *, tiled: bool) -> bool:
     """Whether the derivative is a kernel's, behind a mask that may be `tiled`."""
-    if not isinstance(problem.columns, int):
-        return False
-    kinds, whole = _choice.RULES[problem.platform].masks_apart, problem.is_whole
-    return problem.is_among(kinds.whole if whole else kinds.odd) and (tiled or not whole)
+    kinds = _choice.RULES[problem.platform].masks_apart
+    known = isinstance(problem.columns, int)
+    return known and tiled and problem.is_whole and problem.is_among(kinds)
 
 
 def keeps_picked(problem: Problem, *, how: Collection[str]) -> bool:
@@ -235,8 +197,8 @@ def rereads(problem: Problem, *, multiplied: bool) -> bool:
 
     The kernel may have multiplied the logits.
     """
-    least = _choice.RULES[problem.platform].reread.get(problem.case)
-    if least is None or not is_static(problem.shape[problem.axis :]):
+    least = _choice.RULES[problem.platform].reread
+    if problem.width > 4 or not is_static(problem.shape[problem.axis :]):
         return False
     return problem.is_last and (multiplied or problem.is_whole or problem.columns >= least)
 

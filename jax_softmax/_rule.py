@@ -19,8 +19,7 @@ from typing import Any, NamedTuple
 from ._reference import filled
 
 # How code reads a result, that XLA may have what makes it within.
-UNREDUCED = ("converted", "elements")  # what it makes of it is as large
-BY_ELEMENTS = (*UNREDUCED, "weighed")
+BY_ELEMENTS = ("converted", "elements", "weighed")
 WAYS = (*BY_ELEMENTS, "reduced")
 
 
@@ -51,8 +50,7 @@ class Read(NamedTuple):
 
     reduced: int  # where that is reduced, or a kernel would write the result
     both: int  # where labels pick from it, too; never where exponentials are made of it, besides
-    elements: int  # elsewhere, of whole vectors
-    picked: int  # where a kernel would write what labels pick from, too
+    elements: int  # elsewhere, and where labels pick from what a kernel would write: whole vectors
 
 
 class Fused(NamedTuple):
@@ -74,21 +72,6 @@ class Fewest(NamedTuple):
     odd_by_rows: int
 
 
-class Together(NamedTuple):
-    """Of softmax and log-softmax of the same logits, made of three values for each row."""
-
-    fewest: Fewest
-    most: int = 2**31
-
-
-class Slow(NamedTuple):
-    """So many columns, and the fewest rows of them, forward and where there is a derivative."""
-
-    columns: int
-    forward: int
-    differentiated: int
-
-
 class Rows(NamedTuple):
     """So many columns, and filling so much, or less, of the power of two that XLA pads them to."""
 
@@ -100,36 +83,11 @@ class Rows(NamedTuple):
         return columns in self.columns and self.least <= filled(columns) < self.less
 
 
-class Cached(NamedTuple):
-    """So many columns, more elements and rows, but at most so many elements, read in these ways."""
-
-    columns: range
-    over: int
-    most: int
-    ways: tuple[str, ...] = BY_ELEMENTS
-    fused: bool | None = None  # whether XLA makes the logits, too; None: whoever does
-    rows: int = 0
-    least: float = 0  # that rows fill of a power of two
-
-    def has(self, columns: int, elements: int, way: str | None, fused: bool) -> bool:
-        few = elements <= max(self.over, self.rows * columns)
-        some = columns in self.columns and not few and elements <= self.most
-        some = some and filled(columns) >= self.least
-        return some and way in self.ways and self.fused in (None, fused)
-
-
 Kinds = dict[Any, tuple[Rows, ...]]  # by the op, and the bytes of an element
 
 
 def any_have(kinds: Kinds, case: tuple[Any, ...], columns: int) -> bool:
     return any(rows.have(columns) for rows in kinds.get(case, ()))
-
-
-class Masks(NamedTuple):
-    """Rows that a mask puts a number in, which kernels do as they read them."""
-
-    whole: Kinds
-    odd: Kinds  # of no whole vectors
 
 
 class Slabs(NamedTuple):
@@ -238,36 +196,29 @@ class Rule(NamedTuple):
     # jax.nn's speed, and 2.0 where a number for each row is part of what comes back; by XLA's code,
     # or kernels of some of these lengths, 1.0 and 1.1 (h200-widened-odd.json).
     widened_read: dict[str, Fewest]
-    # The same of longer rows, by how such code reads a result that XLA's code would make: what is
-    # "reduced" and comes back "again", or not, what is "picked", and what is read by "elements" or
-    # "converted" alone. Softmax with its gradient has 1.0 to 1.8 times the speed so
-    # (h200-mixed-longer.json; of odd columns and rows in eights h200-mixed-longer-rows.json).
-    widened_read_longer: dict[str, Kinds]
-    # By whether the second one is differentiated, and the bytes of what logits are read from and of
-    # the results: softmax and log-softmax of the same logits, of which a kernel makes three values
-    # for each row, and XLA the elements where its code reads both, as in entropies. That reads the
-    # logits twice, and once more for the gradient; else each is made by whom it would be alone. In
-    # geometric mean over seven lengths of three losses it has 1.6 and 1.4 times the speed, forward
-    # and with gradients, in float32, 1.5 and 1.5 times of 16 bits in float32
-    # (h200-together-before.json, h200-together.json and -widened.json), 2.3 and 2.5 times of rows
-    # of those that are no whole vectors (h200-widened-odd.json). Of fewer columns than 512 where a
-    # number for each row is kept whole vectors take up to 1.5 times as long, those of 16 bits to
-    # 256 columns without a derivative 1.6 to 1.8 times (h200-together-forms.json).
-    both: dict[tuple[bool, int, int], Together]
-    # By the bytes of what logits are read from and of the result, and how many values for each row
-    # these are: the derivatives whose last step has all elements made anew. XLA:GPU has summed them
-    # by rows before, and would store float32 exponentials for it, and what reads more of them. Of
-    # 16 bits in float32 this takes 0.66 to 0.77 of the time of entropies' gradients, and, from 512
-    # columns on, of divergences' and of a soft actor-critic's, in float32 0.71 to 0.84 of
+    # By the bytes of what logits are read from: softmax and log-softmax of the same logits, in
+    # float32, of which a kernel makes three values for each row, and XLA the elements where its
+    # code reads both, as in entropies. That reads the logits twice, and once more for the gradient;
+    # else each is made by whom it would be alone. In geometric mean over seven lengths of three
+    # losses it has 1.6 and 1.4 times the speed, forward and with gradients, in float32, 1.5 and 1.5
+    # times of 16 bits in float32 (h200-together-before.json, h200-together.json and
+    # -widened.json), 2.3 and 2.5 times of rows of those that are no whole vectors
+    # (h200-widened-odd.json). Of fewer columns than 512 where a number for each row is kept whole
+    # vectors take up to 1.5 times as long (h200-together-forms.json).
+    both: dict[int, Fewest]
+    # By the bytes of what logits are read from, and how many values for each row these are: the
+    # fewest columns of derivatives whose last step has all elements made anew. XLA:GPU has summed
+    # them by rows before, and would store float32 exponentials for it, and what reads more of them.
+    # Of 16 bits in float32 this takes 0.66 to 0.77 of the time of entropies' gradients, and, from
+    # 512 columns on, of divergences' and of a soft actor-critic's, in float32 0.71 to 0.84 of
     # entropies' and 0.79 to 1.02 of divergences'. Where there are no exponentials in the tangent it
     # takes 1.0 to 1.15 times as long in float32 (h200-anew.json).
-    anew: Kinds
+    anew: dict[tuple[int, int], int]
     # Float32 rows a sum of whose elements XLA:GPU makes by other tiles than of any others, up to 4
-    # times as slowly where these are made of values of each row. Of fewer rows what `both` and
-    # `anew` choose takes 0.44 to 0.57 of the time with gradients, as everywhere, and of two values
-    # 0.74 to 1.08; forward 0.41 to 0.83, but of a divergence 1.8 to 2.0
-    # (h200-together-1024.json).
-    slow_sums: Slow
+    # times as slowly where these are made of values of each row, as `both` and `anew` choose of
+    # others. Of fewer rows than some ten thousand they would take 0.44 to 1.08 of the time, and of
+    # a divergence, forward, 1.8 to 2.0 (h200-together-1024.json).
+    slow_sums: int
     # By the op and the bytes of an element: what a kernel writes the result of, and not XLA, where
     # what reads that reduces it, and what is made of it comes back to its derivative, XLA's; all
     # that XLA may do before it is to add a bias, which the kernel adds then. That is one pass over
@@ -280,13 +231,11 @@ class Rule(NamedTuple):
     reduced: Kinds
     # The same of any result that a kernel wrote: the fewest columns of rows that are no whole
     # vectors. Where the kernel multiplied, XLA's derivative does too, of all.
-    reread: dict[tuple[str, int], float]
+    reread: int
     # And what XLA's code makes in place of a kernel, where it has it within a derivative's too: by
-    # what it would fuse of what made the logits, nothing ("apart") or a product with a number at
-    # most ("multiplied"), or more ("fused"), and how the result is read, that is reduced and comes
-    # back ("again") or by each of its ways. It is neither written nor read then: 0.50 to 1.04 of
-    # the time (h200-graph-unwritten.json, -elements.json). After a scale XLA makes three kernels of
-    # softmax that is mostly padding, which took up to 1.5 times as long. What nothing reads but its
+    # whether it would fuse nothing of what made the logits ("apart") or something ("fused"), and by
+    # each of the ways in which the result is read. It is neither written nor read then: 0.50 to
+    # 1.04 of the time (h200-graph-unwritten.json, -elements.json). What nothing reads but its
     # derivative, as where a gradient is asked for without its loss, takes 0.38 to 0.89 of the time
     # so, other rows 0.44 (a cast behind 333 float32 columns of log-softmax) to 2.2
     # (h200-graph-unread.json).
@@ -298,9 +247,8 @@ class Rule(NamedTuple):
     # Results that a kernel wrote, by the first of these ways that XLA's code has read them in,
     # whose derivative is XLA's, with what made the tangent. By element and in weighed sums it takes
     # 0.84 to 0.98 of the time of a kernel's, which that is written for, in 16 bits, of plain sums
-    # and across rows 0.64 to 0.80, and of odd float32 rows 0.75 to 1.05 (of plain sums 1.2). Behind
-    # a cast alone, or weighed sums of odd rows that are shorter, or of 16 bits, it takes 1.03 to
-    # 1.66 times as long (h200-graph-readers.json).
+    # and across rows 0.64 to 0.80. Behind a cast alone, or weighed sums of odd rows that are
+    # shorter, or of 16 bits, it takes 1.03 to 1.66 times as long (h200-graph-readers.json).
     stored: dict[str, Kinds]
     # Longer rows whose derivative XLA's code makes of the operand, fused with neighbours, as of all
     # where its code is the faster one without any. Of the result it is two kernels: 3,504 to 4,096
@@ -340,10 +288,6 @@ class Rule(NamedTuple):
     # Rows of no more columns that are the kernels' again, being no whole vectors: XLA reads these
     # singly.
     odd: Kinds
-    # The most elements of rows of so many of these columns or more, forward, that are XLA's all the
-    # same: a warp has several rows, and few have any (benchmarks/results/h200-small.json).
-    odd_elements: int
-    odd_columns: int
     # Those of them that XLA's code is fast with all the same where it has what comes before within
     # it, by the op and the bytes that it reads and writes: of 16 bits what it reads by fours, or
     # softmax's by twos (benchmarks/results/h200-graph-fours.json), of conversions more
@@ -352,17 +296,9 @@ class Rule(NamedTuple):
     together: Kinds
     # Rows of whole vectors that fill less of the power of two that XLA pads them to are the
     # kernels': what XLA makes of them is several kernels, or one for which padding costs too much.
+    # Not where XLA may fuse a derivative with what makes its tangent, or the forward pass with what
+    # comes before it.
     filled: dict[tuple[str, int], float]
-    # The same where XLA may fuse a derivative with what makes its tangent, or the forward pass with
-    # what comes before it, and a derivative with what comes after it alone.
-    fused_filled: dict[tuple[str, int], float]
-    scaled_filled: dict[tuple[str, int], float]
-    # The same whatever they fill, where wider logits are "narrowed": between float32 and back 0.83
-    # to 0.86 of the time (h200-graph-elements.json), with a product by element behind 0.66 to 0.77.
-    rounded: Kinds
-    # Without anything that XLA may fuse before them, forward, more of them are the kernels': as
-    # fast in geometric mean over all that may follow, or faster.
-    apart: Kinds
     # The same of an odd number of columns, which XLA reads singly: 0.66 to 1.00 of the time over
     # all that follows, but 1.2 to 2 times as long where that is element by element. What fills
     # more, or is even, mostly takes longer (benchmarks/results/h200-graph-singly.json), and so do
@@ -378,42 +314,24 @@ class Rule(NamedTuple):
     # behind 107 to 357 columns take 0.75 to 0.86 of the time (-singly-default.json, and by this
     # rule h200-graph-unwritten.json), with picked and smoothed labels others 0.70 to 0.93.
     singly_in_both: Kinds
-    # Scores, which a matrix product made and what follows mostly does not fuse with: another one,
-    # as in attention, or nothing. With both the kernels take 0.82 to 1.00 of the time, products
-    # included (benchmarks/results/h200-graph-products.json). With products that are tuned, as they
-    # are by default, rows that are no whole vectors are the kernels', too, though these rows are
-    # padded to products and cut in a pass before a kernel: attention takes 0.47 to 0.95 of the time
-    # then, 1.2 times as long where its weights are multiplied (h200-attention-lengths.json,
-    # -sweep.json).
-    scores: Kinds
-    # The same where there is a derivative, which is the kernels' but for some of what follows: both
-    # took 1.00 to 1.12 times as long by the rule before it (benchmarks/results/h200-graph-both.json
-    # beside h200-graph-short.json, -long and -lengths-16bit).
+    # And where there is a derivative, which is the kernels' but for some of what follows: both took
+    # 1.00 to 1.12 times as long by the rule before it (benchmarks/results/h200-graph-both.json
+    # beside h200-graph-short.json, -long and -lengths-16bit). So are scores, which a matrix product
+    # made and what follows mostly does not fuse with: another one, as in attention, or nothing.
+    # With both the kernels take 0.82 to 1.00 of the time, products included
+    # (benchmarks/results/h200-graph-products.json). With products that are tuned, as they are by
+    # default, rows that are no whole vectors are the kernels', too, though these rows are padded to
+    # products and cut in a pass before a kernel: attention takes 0.47 to 0.95 of the time then, 1.2
+    # times as long where its weights are multiplied (h200-attention-lengths.json, -sweep.json).
     in_both: Kinds
-    # More of them where kernels multiply the logits, and the derivative is XLA's, which multiplies
-    # that. Of 512 to 4,096 columns log-softmax of 16 bits took 0.87 to 0.99 times as long, softmax
-    # of float32 0.90 to 1.02 (benchmarks/results/h200-graph-stored.json).
-    in_both_multiplied: Kinds
-    # Columns where kernels add a bias to logits that nothing made which XLA may fuse: without a
-    # derivative, but for what is read by elements, and with it, in 32 bits of whole vectors. Of
-    # most others, up to those that are one kernel to XLA, its code is the faster one
-    # (benchmarks/results/h200-graph-biased.json).
-    added: dict[tuple[str, int], range]
-    added_in_both: dict[tuple[str, int], range]
-    # What a program returns, or so it seems, forward, after nothing that XLA may fuse, by the op
-    # and the bytes that it reads and writes; where kernels add a bias; and so few of these columns
-    # and elements or less that XLA's code is as fast. 948 of 1,916 programs are other ones by
-    # these, and take 0.85 of the time, 0.22 to 1.17 (benchmarks/results/h200-graph-returned.json;
-    # of conversions since then: h200-conversion-strategies.json).
-    returned: Kinds
-    returned_half: Kinds  # of float16 made float32, or back, which have no tiles
-    returned_biased: Kinds
-    returned_few: dict[tuple[str, int, int], tuple[Fused, ...]]
-    # But for these of more than `elements`, which XLA reads singly: 345,000 elements of log-softmax
-    # in rows of 9 take a kernel 0.50 of its time (h200-survey.json), 3 million in rows of 29 0.53
-    # (h200-programs-fixed.json), 2 million of softmax in rows of 33 0.51, in rows of 129 as long
-    # (h200-small.json).
-    returned_singly: Kinds
+    # What a program returns, or so it seems, forward, after nothing that XLA may fuse but a bias
+    # that kernels add; and, by the bytes of the widest element, so few elements or less that XLA's
+    # code is as fast. By rules like it, with more exceptions, 948 of 1,916 programs were other ones
+    # than without, and took 0.85 of the time, 0.22 to 1.17
+    # (benchmarks/results/h200-graph-returned.json; of conversions since then:
+    # h200-conversion-strategies.json).
+    returned: tuple[Rows, ...]
+    returned_least: dict[int, int]
     # What the program seems to read in those ways, by who makes it: two values for each row by a
     # kernel and the elements by XLA ("pairs"), a kernel, or XLA's code: 0.28 to 1.60 of the time,
     # and 0.63 in geometric mean of the 305 of 571 programs whose time changes by over 2 %
@@ -437,34 +355,23 @@ class Rule(NamedTuple):
     # to 0.8, of 10, 12 and 100 columns, with a weighed sum for each row that is kept
     # (h200-widened-odd.json; of fewer elements h200-widened-odd-few.json).
     read: dict[tuple[str, str], Kinds]
-    # Along another axis, read by elements with such an array, and with what XLA may fuse before it:
-    # 0.76 to 0.94 of the time, or 1.08 of softmax of 64 bfloat16 columns (the same file).
-    gated_across: Kinds
-    # And so few elements that XLA's code finds most of them in the cache when it reads them again,
-    # or that a launch more is most of the time (benchmarks/results/h200-graph-cached-before.json,
-    # -cached.json).
-    cached: dict[tuple[str, int], tuple[Cached, ...]]
-    # At most so many elements of some, and so few rows of pairs, go by the other rules; of rows of
-    # 16 bits in float32 that are no whole vectors, fewer.
-    read_least: dict[tuple[Any, ...], int]
-    read_least_odd: dict[tuple[Any, ...], int]
-    read_rows: int
+    # Or read by elements, or weighed, and so few that XLA's code finds most of them in the cache
+    # when it reads them again, or that a launch more is most of the time
+    # (benchmarks/results/h200-graph-cached-before.json, -cached.json).
+    cached: Kinds
+    cached_elements: int
     # With what XLA may fuse before it, forward, rows of any length are XLA's, and along another
     # axis those of so many columns or more.
     fused_across: dict[tuple[str, int], int]
-    # As `jnp.where` does before a softmax: by a mask that is tiled, as a causal one that the batch
-    # shares, which costs XLA's code up to five times as much; and by any other, of which, by the
-    # bytes of an element, at most so many elements are XLA's. Biases of scores go by the same, but
-    # tiled ones are the kernels' of more lengths, and so are scores' masks that are not. And where
-    # the derivative is a kernel's all the same, behind tiled masks of whole vectors and any of odd
-    # rows, and what comes back of it a pass of XLA's: 0.58 to 0.97 of the time, of 384 to 1,536
-    # columns that are no power of two up to 1.4 times as long (h200-graph-filled.json; of scores
-    # h200-attention-lengths.json and -sweep.json).
-    masks_tiled: Masks
-    masks: Masks
-    terms_of_scores: Kinds
+    # Kernels do what `jnp.where` does before a softmax, from `terms_columns` on: by a mask that is
+    # tiled, as a causal one that the batch shares, which costs XLA's code up to five times as much;
+    # and by any other, of which, by the bytes of an element, at most so many elements are XLA's.
+    # Biases of scores are as tiled masks are (h200-attention-lengths.json and -sweep.json).
     masks_few: dict[int, int]
-    masks_apart: Masks
+    # And behind a tiled mask the derivative is a kernel's all the same, of whole vectors, and what
+    # comes back of it a pass of XLA's: 0.58 to 0.97 of the time, of 384 to 1,536 columns that are
+    # no power of two up to 1.4 times as long (h200-graph-filled.json).
+    masks_apart: Kinds
 
 
 # (platform, op): columns up to which XLA's code is the faster one for any number of rows: a CPU's

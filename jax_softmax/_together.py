@@ -50,11 +50,13 @@ def made_together(
     with the other's reductions.
     """
     here, (aval,) = ctx.module_context.platforms[0], ctx.avals_in
-    if not is_free(ctx, **request) or aval.sharding.mesh.are_all_axes_explicit:
+    if dtype != FLOAT32 or not is_free(ctx, **request):
+        return None
+    if aval.sharding.mesh.are_all_axes_explicit:
         return None
     functions = ctx.module_context.symbol_table
     source, scale = source_of(operand, aval, axis, functions)
-    found = other_of(op, operand, aval, axis, dtype, functions)
+    found = other_of(op, operand, aval, axis, functions)
     if found is None or makers_of(source, functions).fused is not False:
         return None
     other, logits = found
@@ -83,8 +85,7 @@ def made_together(
         wide = {"dtype": jnp.dtype("float32"), "log_sums": True}
         shifted, log_sum, factor = of_rows(row_triples_p, x, axis=axis, scale=scale, **wide)
         y, log = jnp.exp(shifted) * factor, shifted - log_sum
-        y = unchanged(y, op="softmax") if divides else y
-        return y.astype(dtype), log.astype(dtype)
+        return unchanged(y, op="softmax") if divides else y, log
 
     with mlir.ir.InsertionPoint(other.owner):
         read = read if cast is None else rounded(cast[0], logits)
@@ -110,14 +111,11 @@ def source_of(operand: Any, aval: Any, axis: int, functions: Any) -> tuple[Any, 
     return found.logits, found.scale
 
 
-def other_of(
-    op: str, operand: Any, aval: Any, axis: int, dtype: Any, functions: Any
-) -> tuple[Any, Any] | None:
+def other_of(op: str, operand: Any, aval: Any, axis: int, functions: Any) -> tuple[Any, Any] | None:
     """The softmax, where `op` is log-softmax, or this where that is, and the array that it is of.
 
-    It has that `dtype`, and was made here, of logits that were made as this operand was: by XLA's
-    code, or by a kernel that something stands in for. A log-softmax that XLA's code makes in 16
-    bits, in one of several forms, is not found.
+    It is float32, and was made here, of logits that were made as this operand was: by XLA's code,
+    or by a kernel that something stands in for.
     """
     point: Any = mlir.ir.InsertionPoint
     here, source = point.current.block, source_of(operand, aval, axis, functions)
@@ -125,8 +123,8 @@ def other_of(
     found = [pair for v in copies for pair in _written(v, op, source[1], axis)]
     for logits in _likely(operand, copies):
         if source_of(logits, aval, axis, functions) == source:
-            found += ((v, logits) for v in _made(logits, op, axis, dtype, functions))
-    like = mlir.ir.RankedTensorType.get(operand.type.shape, mlir.dtype_to_ir_type(dtype))
+            found += ((v, logits) for v in _made(logits, op, axis, functions))
+    like = mlir.ir.RankedTensorType.get(operand.type.shape, mlir.dtype_to_ir_type(FLOAT32))
     alike = (pair for pair in found if pair[0].type == like)
     return next((pair for pair in alike if point(pair[0].owner).block == here), None)
 
@@ -151,7 +149,7 @@ def _likely(operand: Any, copies: list[Any]) -> Iterator[Any]:
             yield from (v for v in results_of(copy, f"stablehlo.{name}") if v.type == operand.type)
 
 
-def _made(logits: Any, op: str, axis: int, dtype: Any, functions: Any) -> Iterator[Any]:
+def _made(logits: Any, op: str, axis: int, functions: Any) -> Iterator[Any]:
     """By XLA's code, which computes in float32."""
     copies = [logits, *results_of(logits, "stablehlo.convert")]
     wide = (v for v in copies if _is_float32(v))
@@ -171,9 +169,9 @@ def _made(logits: Any, op: str, axis: int, dtype: Any, functions: Any) -> Iterat
                 if is_softmax(v, e, difference, axis, functions)
             )
         for value in found:
-            rounded = results_of(value, "stablehlo.convert")
-            if not any(map(is_asked, (value, *rounded))):
-                yield from [value] if dtype.itemsize == 4 else rounded
+            # Or a rounded one of it.
+            if not any(map(is_asked, (value, *results_of(value, "stablehlo.convert")))):
+                yield value
 
 
 def _is_float32(value: Any) -> bool:

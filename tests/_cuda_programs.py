@@ -99,7 +99,6 @@ ALONE = tuple(itertools.product(NAMES, ("float32", "bfloat16"), (1024, 2400)))
 REREAD = (
     ("softmax", "float32", 512, False),
     ("softmax", "float32", 1001, True),
-    ("softmax", "bfloat16", 16, False),
     ("softmax", "float16", 256, False),
     ("softmax", "float16", 256, True),
     ("log_softmax", "bfloat16", 256, False),
@@ -113,8 +112,7 @@ UNWRITTEN = (
     ("softmax", "bfloat16", 250, "weighted", "a bias"),
     ("softmax", "float32", 5001, "weighted", "nothing"),
     ("softmax", "float32", 7001, "weighted", "a scale"),
-    ("softmax", "bfloat16", 7002, "weighted", "a scale"),
-    ("softmax", "float32", 577, "converted", "nothing"),
+    ("softmax", "bfloat16", 7001, "weighted", "a scale"),
     ("log_softmax", "float32", 1001, "weighted", "nothing"),
     ("log_softmax", "bfloat16", 1000, "converted", "nothing"),
     ("log_softmax", "bfloat16", 4000, "weighted", "nothing"),
@@ -276,13 +274,13 @@ ATTENTION = {
     "scaled, padded": (577, "bfloat16", (), lambda s, b: 0.125 * s, 0.125, None, [1, 2]),
     "scaled, float32": (1024, "float32", (), lambda s, b: 0.125 * s, None, None, [0, 1]),
     "a bias of keys": (512, "bfloat16", "B11T", lambda s, b: s / 8 + b, 0.125, "b", [1, 2]),
-    "of few": (128, "bfloat16", "B11T", lambda s, b: s / 8 + b, None, None, [0, 1]),
+    "of few": (128, "bfloat16", "B11T", lambda s, b: s / 8 + b, 0.125, "b", [1, 2]),
     "made": (512, "float32", "B11T", lambda s, b: s + jnp.where(b > 0, 0.0, -9), 1, "b", [1, 2]),
     "of queries and keys": (49, "float32", "HTT", lambda s, b: s / 8 + b, 0.125, "b", [1, 2]),
     "of all scores": (512, "float32", "BHTT", lambda s, b: s / 8 + b, None, None, [0, 1]),
     "a vector": (1024, "float32", "T", lambda s, b: s / 8 + b, None, None, [0, 1]),
     "a mask": (64, "bfloat16", "B11T", lambda s, b: jnp.where(b > 0, s, -9), 1, "m", [1, 1]),
-    "a mask, odd": (197, "float32", "B11T", lambda s, b: jnp.where(b > 0, s, -9), 1, "m", [1, 2]),
+    "a mask, odd": (197, "float32", "B11T", lambda s, b: jnp.where(b > 0, s, -9), 1, "m", [1, 1]),
 }
 # What costs nothing at run time. A fusion, copy, transpose or collective is none of it.
 FREE = {"parameter", "bitcast", "tuple", "get-tuple-element", "constant"}

@@ -111,10 +111,8 @@ FORWARD_TOO += [("log_softmax", "bfloat16", 640)]
 def test_short_rows_are_one_kernel_with_their_neighbours(case, programs):
     made = programs[str(case)]
     name, dtype, columns = case
-    # But after a scale, where XLA pads rows: our kernel multiplies. Or it reduces float32 rows,
-    # which are weighed.
-    by_kernel = case == ("log_softmax", "bfloat16", 640)
-    by_kernel |= (name, dtype) == ("log_softmax", "float32") and columns in (512, 640)
+    # Or our kernel multiplies and reduces float32 rows, which are weighed.
+    by_kernel = (name, dtype) == ("log_softmax", "float32") and columns in (512, 640)
     assert made["forward"] == by_kernel and made["kernels"] == 1 + by_kernel
     assert made["of jax.nn"] == made["batch invariant"] == 1
     # So is the backward pass, with the forward one, where it has neighbours that are fused with it.

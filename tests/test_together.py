@@ -120,30 +120,10 @@ def test_their_elements(shape, dtype, how, differentiated, first, found, platfor
         np.testing.assert_allclose(wide(got["softmax"]).sum(-1), 1, atol=5e-7)
 
 
-@pytest.mark.parametrize("columns", [64, 256])
-def test_16_bits(columns, found):
-    """With their gradient; forward, XLA has so few columns of both in one kernel."""
-    x = logits((2**18 // columns, columns), "bfloat16")
-
-    def loss(x):
-        return entropy(x).sum(dtype="float32")
-
-    jax.jit(loss).lower(x)
+def test_of_16_bits_there_is_none(found):
+    x = logits((2**15, 64), "bfloat16")
+    jax.jit(jax.value_and_grad(lambda x: entropy(x).sum(dtype="float32"))).lower(x)
     assert found == []
-    gradient = jax.jit(jax.grad(loss)).lower(x).compile()(x)
-    assert found == ["log_softmax"]
-    want = jax.grad(lambda x: entropy(x, library=jax.nn).sum())(x.astype("float32"))
-    np.testing.assert_allclose(wide(gradient), wide(want), atol=0.01 * np.abs(wide(want)).max())
-
-
-@pytest.mark.parametrize("columns", [1000, 16_384])
-def test_16_bits_without_a_derivative(columns, found):
-    """Of the second length a kernel would write the first result."""
-    x = logits((2**21 // columns, columns), "bfloat16")
-    value = jax.jit(lambda x: entropy(x).astype("float32").mean()).lower(x).compile()(x)
-    assert found == ["log_softmax"]
-    y = TRUTH["log_softmax"](wide(x), 1)
-    np.testing.assert_allclose(value, -(np.exp(y) * y).sum(1).mean(), rtol=4e-3)
 
 
 def test_a_temperature(found, platform):
@@ -424,10 +404,9 @@ def test_what_else_is_read_of_them(found):
     assert lowered(jax.grad(lambda x: entropy(x).sum()), short) == 1
     assert lowered(lambda x: entropy(x).sum(), (2, 2**17)) == 0  # which one block has each
     assert lowered(lambda x: entropy(x).sum(), (10, 512)) == 0
-    # Which XLA may sum slowly, many of them with a derivative, too.
+    # Which XLA may sum slowly.
     assert lowered(lambda x: entropy(x).sum(), (256, 1024)) == 0
-    assert lowered(jax.grad(lambda x: entropy(x).sum()), (2, 2**14, 1024)) == 0
-    assert lowered(jax.grad(lambda x: entropy(x).sum()), (256, 1024)) == 1
+    assert lowered(jax.grad(lambda x: entropy(x).sum()), (256, 1024)) == 0
 
 
 @pytest.mark.gpu
