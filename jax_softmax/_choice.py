@@ -478,8 +478,8 @@ def _short(problem: Problem, seen: Context, rule: Rule) -> Choice:
     if problem.is_among(rule.in_both):
         if seen.around == "product":
             return Choice(platform, "a matrix product's, and with another the faster ones")
-        if whole and seen.is_apart and seen.differentiated:
-            return Choice(platform, "the kernels are the faster ones with the derivative")
+        if whole and seen.is_apart and (seen.differentiated or seen.read is None):
+            return Choice(platform, "the kernels are the faster ones with the derivative, or alone")
     return Choice("xla", f"rows of at most {most}: one kernel that fuses with its neighbours")
 
 

@@ -232,7 +232,7 @@ RULE = Rule(
         ("log_softmax", 2): (Rows(range(2**9, ONE_KERNEL + 1), less=0.99),),
     },
     returned=RETURNED,
-    returned_least={2: 2**17, 4: 2**22},
+    returned_least={2: 2**16, 4: 2**22},
     read={
         ("picked", "pairs"): {
             ("log_softmax", 4): (Rows(range(9, 2**31)),),

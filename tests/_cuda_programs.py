@@ -39,12 +39,13 @@ DTYPES = (("float32", "float32"), ("bfloat16", "bfloat16"), ("bfloat16", "float3
 DEVICES = (1, 2)
 # One traces while others compile.
 THREADS = min(4, os.cpu_count() or 1)
-# The softmax axis, and the dimension that is spread over the devices.
+# The softmax axis, and the dimension that is spread over two devices: of one it is all the same.
 AXES = tuple(
     (axis, batch) for axis, batch in itertools.product(range(3), repeat=2) if axis != batch
 )
 CASES = (
-    *itertools.product(DEVICES, NAMES, MODES, DTYPES, AXES),
+    *itertools.product(DEVICES[:1], NAMES, MODES, DTYPES, AXES[::2]),
+    *itertools.product(DEVICES[1:], NAMES, MODES, DTYPES, AXES),
     # With a workspace: the rows are split.
     *itertools.product(DEVICES, NAMES, MODES, DTYPES[:1], [(2, 0), (2, 1)], [FEW_LONG_ROWS]),
 )

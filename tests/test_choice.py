@@ -338,8 +338,8 @@ def test_what_a_program_returns_is_xlas_where_a_launch_is_most_of_it():
         return choice_of(*problem, **kwargs).implementation
 
     for op in FORWARD:
-        assert chosen(op, "float32", 4096, 1024) == chosen(op, "bfloat16", 128, 1024) == "xla"
-        assert chosen(op, "float32", 4097, 1024) == chosen(op, "bfloat16", 129, 1024) == "cuda"
+        assert chosen(op, "float32", 4096, 1024) == chosen(op, "bfloat16", 64, 1024) == "xla"
+        assert chosen(op, "float32", 4097, 1024) == chosen(op, "bfloat16", 65, 1024) == "cuda"
         assert chosen(op, "float32", 2**13, 1002, around="product") == "cuda"
         assert chosen(op, "float64", 2**20, 16) == "xla"
 
@@ -787,6 +787,9 @@ def test_with_a_kernels_derivative_softmax_of_16_bits_is_the_kernels(columns, dt
     chosen = functools.partial(choice_of, *problem, differentiated=True)
     assert chosen(around="apart").implementation == expected
     assert chosen().implementation == chosen(around="fused").implementation == "xla"
+    # So it is where it is not likely how the result is read: by a matrix product, say.
+    assert choice_of(*problem, around="apart").implementation == expected
+    assert choice_of(*problem, around="apart", read="reduced").implementation == "xla"
     # Log-softmax's but for a power of two, which these are.
     log = choice_of("log_softmax", *problem[1:], around="apart")
     assert log == choice_of("log_softmax", *problem[1:], around="apart", differentiated=True)
@@ -1543,9 +1546,7 @@ def test_the_rule_tells_a_product_and_what_is_rounded_from_others():
         return count_calls(compiled(product, np.ones((2048, 144), "float16")), "softmax")
 
     assert calls_between(product) == calls_between(lambda x: product(x).reshape(2, -1, 144)) == 1
-    # XLA may have more than that within its code; and rows of others.
-    assert calls_between(lambda x: x) == 0
-    assert calls_between(lambda x: jnp.where(x > 0, product(x), -9)) == 0
+    assert calls_between(lambda x: x) == 1 and calls_between(jnp.tanh) == 0
     assert calls(lambda x: x, 333) == calls(product, 333) == 1
     assert calls(lambda x: product(x.reshape(-1, 666)).reshape(-1, 333), 333) == 1
     assert calls(jnp.tanh, 333) == 1
@@ -1562,7 +1563,7 @@ def test_the_rule_tells_a_product_and_what_is_rounded_from_others():
 
 
 DIFFERENTIATED = {
-    "not": (lambda f, x: f(x).sum(1), [0, 0]),
+    "not": (lambda f, x: jnp.square(f(x)).sum(), [0, 0]),
     "for a value alone": (lambda f, x: jax.jvp(f, (x,), (x,))[0], [1, 0]),
     "forward": (lambda f, x: jax.jvp(f, (x,), (x,)), [1, 1]),
     "backward": (lambda f, x: jax.vjp(f, x)[1](x), [1, 1]),
