@@ -165,8 +165,8 @@ __device__ __forceinline__ Partial<Op> BlockMerge(const Op& op, const Partial<Op
   return merged.template operator()<16>();
 }
 
-// The threads that share a row: `Reduce` merges a statistic over them, `Any` is a vote of those that
-// must call it together, with which the other threads of the row agree.
+// The threads that share a row: `Reduce` merges a statistic over them, `Any` is a vote of those
+// that must call it together, with which the other threads of the row agree.
 struct OneThread {
   template <typename S>
   __device__ __forceinline__ static S Reduce(const S& statistic) {
@@ -204,8 +204,8 @@ struct SpreadLanes : LanesOfWarp {
 };
 
 // Those of a block of at most kMostThreads, with the two halves of `scratch` by turns. Lanes may
-// differ in the last digit of what they have merged, in another order each; all warps' lanes of one
-// index have the same, and so a warp's vote is the block's.
+// differ in the last digit of a compensated sum, which they have merged in another order each; all
+// warps' lanes of one index have the same, and so a warp's vote is the block's.
 template <int kMostThreads>
 struct WholeBlock : LanesOfWarp {
   static constexpr int kMostWarps = kMostThreads / kWarpLanes;

@@ -113,12 +113,8 @@ def _made_as_read(
         if source.before == "widened":
             of_terms = ctx.replace(avals_in=[source.narrow], avals_out=[aval])
             terms = [source.in_memory(found.logits)]
-        as_it_was = mlir.lower_fun(partial(unchanged, op=op), multiple_results=False)
-        as_it_was = partial(as_it_was, ctx.replace(avals_in=[aval], avals_out=[aval]))
         if maker == "pairs":
             (made,) = lower_by_pairs(of_terms, *terms, **request)
-            if not by_kernel and name_of(made.owner) != name_of(result.owner):
-                (made,) = as_it_was(made)  # a quotient, where XLA's code divides
         elif maker == "xla":
             (made,) = _lower_plain(of_terms, *terms, narrowed=makers.narrows, **request)
         else:
@@ -132,8 +128,9 @@ def _made_as_read(
         return result
     result.replace_all_uses_with(made)
     if maker == "kernel":
+        as_it_was = mlir.lower_fun(partial(unchanged, op=op), multiple_results=False)
         with mlir.ir.InsertionPoint(result.owner):
-            make_like(result, *as_it_was(made))
+            make_like(result, *as_it_was(ctx.replace(avals_in=[aval], avals_out=[aval]), made))
     return made
 
 

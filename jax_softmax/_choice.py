@@ -168,7 +168,8 @@ class Context(NamedTuple):
     derivative too.
     `read` says, where there is none, how the program seems to read the result
     (`_readers.likely_read`): "returned", as it is, or by code of XLA's alone, "converted" and
-    returned, "reduced", maybe "across" its rows, or "summed" with all rows, or in several "sums" of
+    returned, "unknown" behind a matrix product and what XLA may have within it, "reduced", maybe
+    "across" its rows, or "summed" with all rows, or in several "sums" of
     some, or "picked" from; or with an array of its shape, by "elements", or "weighed" and reduced,
     or a "weighed sum", or "weighed sums".
 
@@ -272,7 +273,8 @@ SINGLY = "rows that are no whole vectors: XLA reads them singly"
 
 
 def _returned(problem: Problem, seen: Context, rule: Rule) -> Choice | None:
-    if not (seen.read == "returned" and problem.is_last and (seen.is_apart or seen.widened)):
+    returned = seen.read == "returned" and problem.op in FORWARD
+    if not (returned and problem.is_last and (seen.is_apart or seen.widened)):
         return None
     dtypes = {str(problem.dtype), str(problem.output_dtype)}
     few = problem.elements <= rule.returned_least.get(problem.width, math.inf)
@@ -321,6 +323,8 @@ def _cached(problem: Problem, seen: Context, rule: Rule) -> Choice | None:
 
 def _few(problem: Problem, seen: Context, rule: Rule) -> Choice | None:
     columns, dtype = problem.columns, problem.dtype
+    if seen.widened and problem.is_derivative:
+        return None
     few = seen.may_split and problem.elements <= rule.asked * columns
     held = problem.op in FORWARD and problem.is_of_one_dtype
     held = held and str(dtype) in ("float32", "bfloat16")

@@ -26,8 +26,8 @@ ODD_LOG_ROWS = (Rows(range(9, 2**9, 2), least=0.75), Rows(range(2**9 + 1, ONE_KE
 # Those of softmax, and longer ones of 16 bits.
 ODD_ROWS = (Rows(range(83, 2**8, 2)), Rows(range(263, 2**14, 2)))
 ODD_LONG_ROWS = Rows(range(6001, 2**14, 2))
-# What XLA has within the code that reads it by elements, after nothing that it may fuse; and what
-# nothing reads.
+# What XLA has within the code that reads it by elements, after nothing that it may fuse, and of
+# softmax in 16 bits what nothing reads.
 BY_ELEMENTS_APART: Kinds = {
     ("softmax", 2): (Rows(range(52, ONE_KERNEL + 1, 2), least=0.63), ODD_LONG_ROWS),
     ("softmax", 4): (*ODD_ROWS, Rows(range(ONE_KERNEL + 1, 2**13))),
@@ -57,9 +57,6 @@ ODD_NARROW = (Rows(range(11, 1000, 2)), Rows(range(10, 1000, 4)), Rows(range(12,
 LONG_NARROW = Rows(range(1000, ONE_KERNEL + 1))
 SUMMED_NARROW = (Rows(range(16, ONE_KERNEL + 1, 8)), *ODD_NARROW, LONG_NARROW)
 PADDED_NARROW = Rows(range(1032, ONE_KERNEL + 1, 8), less=0.8)
-
-# What a kernel writes that a program returns: 4 and 8 columns fall into the same banks of a tile.
-RETURNED = (Rows(range(3, 4)), Rows(range(5, 8)), Rows(range(9, 2**31)))
 
 # Longer rows of those: that are one kernel of XLA's as it writes them, or several; and all.
 ODD_LONGER_WIDENED = Rows(range(14_001, 2**14 + 1, 2))
@@ -154,7 +151,6 @@ RULE = Rule(
             ("softmax", 4): (Rows(range(2**9, 2**13 + 1)),),
         },
     },
-    across=ACROSS,
     stored={
         "reduced": dict.fromkeys(
             [(op, 2) for op in FORWARD], (Rows(range(66, ONE_KERNEL + 1, 2)),)
@@ -231,7 +227,8 @@ RULE = Rule(
         ),
         ("log_softmax", 2): (Rows(range(2**9, ONE_KERNEL + 1), less=0.99),),
     },
-    returned=RETURNED,
+    # 4 and 8 columns fall into the same banks of a tile.
+    returned=(Rows(range(3, 4)), Rows(range(5, 8)), Rows(range(9, 2**31))),
     returned_least={2: 2**16, 4: 2**22},
     read={
         ("picked", "pairs"): {

@@ -258,7 +258,7 @@ def _seen_before(
     if around == "apart" and is_product(found.logits, functions):
         around = "product"
     # Between a product and the softmax there may be what XLA has within either.
-    told = None if makers.of_product and around == "apart" else read
+    told = "unknown" if makers.of_product and around == "apart" else read
     return Seen(None, around, found.scale, found.bias is not None, read=told)
 
 

@@ -323,6 +323,5 @@ def _lower(
     results = function(loaded[0], *loaded[1])
     problem = Problem(op, types[0].shape, params["axis"], types[0].dtype, params["dtype"], here)
     free = op in _choice.FORWARD and backend is None and not batch_invariant and alone
-    together = {"differentiated": differentiated, "by_kernel": True}
-    is_shared = free and _revision.makes_together(problem, **together)
+    is_shared = free and _revision.makes_together(problem, by_kernel=True)
     return [stand_in(results[0])] if is_shared else results

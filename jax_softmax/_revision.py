@@ -65,7 +65,7 @@ def maker_as_read(
     if by_kernel:
         return None
     of_kernel = again and problem.is_among(rule.reduced)
-    of_kernel |= "across" in how and problem.is_among(rule.across)
+    of_kernel |= "across" in how and problem.is_among(rule.read["across", "kernel"])
     return "kernel" if before and of_kernel else None
 
 
@@ -137,7 +137,6 @@ def prefers_terms(
 def makes_together(
     problem: Problem,
     *,
-    differentiated: bool,
     by_kernel: bool,
     by_rows: bool = False,
     read: str | None = None,
@@ -150,12 +149,12 @@ def makes_together(
     to read what is not differentiated, as `Context.read` has it.
     """
     columns, size = problem.columns, problem.dtype.itemsize
+    if problem.output_dtype.itemsize != 4 or read in ("returned", "across", "converted"):
+        return False
     rule = _rule_of_last(problem._replace(dtype=problem.output_dtype))
     fewest = rule and rule.both.get(size)
     if not rule or not fewest or problem.elements <= columns**2 // rule.split_columns:
         return False  # or one block has each row
-    if not differentiated and read in ("returned", "across", "converted"):
-        return False
     if by_kernel and problem.axis != len(problem.shape) - 1:
         return False
     slow = size == 4 and columns == rule.slow_sums

@@ -6,11 +6,13 @@ h200-graph-long.json, h200-graph-odd.json of rows of 16 bits that are no whole v
 h200-graph-lengths-16bit.json and -float32 of those that are no powers of two) and derived by
 choose.py, where the gain is more than a hundredth and XLA's kernel alone, in the same files, takes
 no more than a third longer than ours (other forms of softmax's backward pass:
-benchmarks/results/h200-graph-forms.json). What is `fused`, `scaled` and `apart` is by `choose.py
+benchmarks/results/h200-graph-forms.json). What is fused, scaled or apart is by `choose.py
 --around` of the same files and of h200-graph-across.json, in most of which each is the faster one
 at each length. What depends on masks, on few or short rows and on other axes than the last is set
 by hand where benchmarks/survey.py's random problems are on either side
 (benchmarks/results/h200-survey.json, -11, -21, -22 and -31; float64 follows the narrower types).
+There were twice as many ranges: those that decide little are gone (h200-rule-fewer.json), and new
+ones have to be worth their lines over all graphs that these files have, not one of them.
 """
 
 import math
@@ -240,10 +242,6 @@ class Rule(NamedTuple):
     # so, other rows 0.44 (a cast behind 333 float32 columns of log-softmax) to 2.2
     # (h200-graph-unread.json).
     unwritten: dict[tuple[str, str], Kinds]
-    # The same of what reduces a result across its rows, which XLA has not in one kernel with these,
-    # whatever the tangent is made of. A mean over rows takes 0.45 to 0.83 of the time of XLA's
-    # code, a weighed one 0.70 to 1.14 (h200-graph-readers.json; of float32 0.86 to 1.13).
-    across: Kinds
     # Results that a kernel wrote, by the first of these ways that XLA's code has read them in,
     # whose derivative is XLA's, with what made the tangent. By element and in weighed sums it takes
     # 0.84 to 0.98 of the time of a kernel's, which that is written for, in 16 bits, of plain sums
@@ -291,8 +289,8 @@ class Rule(NamedTuple):
     # Those of them that XLA's code is fast with all the same where it has what comes before within
     # it, by the op and the bytes that it reads and writes: of 16 bits what it reads by fours, or
     # softmax's by twos (benchmarks/results/h200-graph-fours.json), of conversions more
-    # (h200-graph-narrowed.json, -widened.json). But for what is rounded, kernels that add a bias
-    # themselves are as fast where there is a derivative; rows of fewer columns have none.
+    # (h200-graph-narrowed.json, -widened.json). Of what is not rounded, rows of `terms_columns` or
+    # more are the kernels' where there is a derivative.
     together: Kinds
     # Rows of whole vectors that fill less of the power of two that XLA pads them to are the
     # kernels': what XLA makes of them is several kernels, or one for which padding costs too much.
@@ -301,20 +299,21 @@ class Rule(NamedTuple):
     filled: dict[tuple[str, int], float]
     # The same of an odd number of columns, which XLA reads singly: 0.66 to 1.00 of the time over
     # all that follows, but 1.2 to 2 times as long where that is element by element. What fills
-    # more, or is even, mostly takes longer (benchmarks/results/h200-graph-singly.json), and so do
-    # both passes of some where the kernels multiply the logits. Derivatives of those for which
+    # more, or is even, mostly takes longer (benchmarks/results/h200-graph-singly.json), and so may
+    # both passes where the kernels multiply the logits. Derivatives of those for which
     # XLA's code is slowest are kernels whatever they may be fused with, and then the forward pass
     # (-singly-both.json): of 65 to 79 columns both take 0.53 to 1.09 of the time, and 1.18 to 1.22
     # with a bias before and a product by element behind (-singly-sums.json).
     singly: Kinds
-    # More of them where there is a derivative, and nothing multiplies the logits: 0.60 to 1.00 of
-    # the time with nothing or a product behind (-singly-longer.json), but up to 2 times as long
-    # where that is element by element, which is `unwritten` then. Derivatives of those are the
-    # kernels', too, unless XLA knows more of the result than that it is in memory: with a cast
-    # behind 107 to 357 columns take 0.75 to 0.86 of the time (-singly-default.json, and by this
-    # rule h200-graph-unwritten.json), with picked and smoothed labels others 0.70 to 0.93.
+    # More of them where there is a derivative: 0.60 to 1.00 of the time with nothing or a product
+    # behind (-singly-longer.json), but up to 2 times as long where that is element by element,
+    # which is `unwritten` then. Derivatives of those are the kernels', too, unless XLA knows more
+    # of the result than that it is in memory: with a cast behind 107 to 357 columns take 0.75 to
+    # 0.86 of the time (-singly-default.json, and by this rule h200-graph-unwritten.json), with
+    # picked and smoothed labels others 0.70 to 0.93.
     singly_in_both: Kinds
-    # And where there is a derivative, which is the kernels' but for some of what follows: both took
+    # And where there is a derivative, or it is not likely how the result is read, as by a product
+    # that follows. The derivative is the kernels' but for some of what follows: both took
     # 1.00 to 1.12 times as long by the rule before it (benchmarks/results/h200-graph-both.json
     # beside h200-graph-short.json, -long and -lengths-16bit). So are scores, which a matrix product
     # made and what follows mostly does not fuse with: another one, as in attention, or nothing.
@@ -351,12 +350,14 @@ class Rule(NamedTuple):
     # begins with rows (`_choice.adds_rows_first`): pairs take 1.1 to 1.8 times as long there, of
     # 512 to 16,384 columns, and 0.5 to 0.8 of the time where it does not (h200-rows-first.json).
     # Of 16 bits in float32, log-softmax of 10 to 999 columns that are no whole vectors has 1.8
-    # times jax.nn's speed by pairs, and 1.3 by kernels or XLA's code, softmax 1.5 and 1.0; but 0.6
-    # to 0.8, of 10, 12 and 100 columns, with a weighed sum for each row that is kept
-    # (h200-widened-odd.json; of fewer elements h200-widened-odd-few.json).
+    # times jax.nn's speed by pairs, and 1.3 by kernels or XLA's code; but 0.6 to 0.8, of 10, 12 and
+    # 100 columns, with a weighed sum for each row that is kept (h200-widened-odd.json; of fewer
+    # elements h200-widened-odd-few.json). What is read "across" rows, XLA has not in one kernel
+    # with these, with a derivative neither: a mean over rows takes 0.45 to 0.83 of the time of
+    # XLA's code, a weighed one 0.70 to 1.14 (h200-graph-readers.json; of float32 0.86 to 1.13).
     read: dict[tuple[str, str], Kinds]
-    # Or read by elements, or weighed, and so few that XLA's code finds most of them in the cache
-    # when it reads them again, or that a launch more is most of the time
+    # Or read by elements, converted or weighed, and so few that XLA's code finds most of them in
+    # the cache when it reads them again, or that a launch more is most of the time
     # (benchmarks/results/h200-graph-cached-before.json, -cached.json).
     cached: Kinds
     cached_elements: int

@@ -71,7 +71,6 @@ def made_together(
         way = "returned" if are_returned(operand, dtype) else way
     is_faster = _revision.makes_together(
         _choice.Problem(op, aval.shape, axis, narrow, dtype, here),
-        differentiated=differentiated,
         by_kernel=by_kernel,
         by_rows=by_rows,
         read=way,

@@ -1547,6 +1547,7 @@ def test_the_rule_tells_a_product_and_what_is_rounded_from_others():
 
     assert calls_between(product) == calls_between(lambda x: product(x).reshape(2, -1, 144)) == 1
     assert calls_between(lambda x: x) == 1 and calls_between(jnp.tanh) == 0
+    assert calls_between(lambda x: jnp.where(x > 0, product(x), -9)) == 0
     assert calls(lambda x: x, 333) == calls(product, 333) == 1
     assert calls(lambda x: product(x.reshape(-1, 666)).reshape(-1, 333), 333) == 1
     assert calls(jnp.tanh, 333) == 1
