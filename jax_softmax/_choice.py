@@ -165,13 +165,12 @@ class Context(NamedTuple):
     `widened` says that a program has the operand in float32, and 16 bits before that; of a
     derivative, that all is that its result and its tangent, or one of them, are computed from.
     `biased` says that the kernels add a bias to the logits, and `differentiated` that there is a
-    derivative too.
-    `read` says, where there is none, how the program seems to read the result
+    derivative too. `read` says, where there is none, how the program seems to read the result
     (`_readers.likely_read`): "returned", as it is, or by code of XLA's alone, "converted" and
-    returned, "unknown" behind a matrix product and what XLA may have within it, "reduced", maybe
-    "across" its rows, or "summed" with all rows, or in several "sums" of
+    returned, "reduced", maybe "across" its rows, or "summed" with all rows, or in several "sums" of
     some, or "picked" from; or with an array of its shape, by "elements", or "weighed" and reduced,
-    or a "weighed sum", or "weighed sums".
+    or a "weighed sum", or "weighed sums". Behind a matrix product and what XLA may have within it,
+    that is "unknown".
 
     `around` is one of `AROUND`, or None: nothing is known. "fused": XLA may have what made the
     operand within its own code, of a derivative the tangent; "scaled", of a derivative, only what
@@ -293,14 +292,14 @@ def _widened(problem: Problem, seen: Context, rule: Rule) -> Choice | None:
     rows = max(longer.rows, columns // rule.split_columns)
     too_few = elements <= max(rows * columns, rule.elements)
     if problem.is_last:
-        fuses = any(rows.have(columns) for rows in rule.widened.get(op, ()))
+        fuses = any_have(rule.widened, op, columns)
     else:
         fuses = columns >= rule.widened_across.get(op, math.inf)
     fuses |= op == "softmax" and too_few
     by_pairs = problem.is_last and columns > longer.columns and not (too_few or fuses)
     case = op, problem.dtype.itemsize, problem.width
-    many = elements > rule.elements
-    makers = _makers_of_read(problem, seen, case, rule) if problem.is_last and many else set()
+    read = problem.is_last and elements > rule.elements
+    makers = _makers_of_read(problem, seen, case, rule) if read else set()
     if columns > ONE_KERNEL and too_few:
         makers.discard("pairs")
     if "pairs" in makers or (by_pairs and "xla" not in makers):
@@ -324,7 +323,7 @@ def _cached(problem: Problem, seen: Context, rule: Rule) -> Choice | None:
 def _few(problem: Problem, seen: Context, rule: Rule) -> Choice | None:
     columns, dtype = problem.columns, problem.dtype
     if seen.widened and problem.is_derivative:
-        return None
+        return None  # which XLA's code fuses with its conversions
     few = seen.may_split and problem.elements <= rule.asked * columns
     held = problem.op in FORWARD and problem.is_of_one_dtype
     held = held and str(dtype) in ("float32", "bfloat16")

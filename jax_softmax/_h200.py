@@ -39,12 +39,14 @@ UNREAD_ROWS = Rows(range(52, 2**13 + 1, 2), least=0.6)
 # Longer rows that XLA writes one by one what is made of, in place of a kernel's result.
 UNEVEN_LONGEST_ROWS = (Rows(range(2**14 + 1, 2**31, 2)), Rows(range(2**14 + 2, 2**31, 4)))
 
-# Longer ones that are one kernel of XLA's with what it makes of each element.
+# All longer ones that XLA may have one kernel of; and which are one with what it makes of each
+# element.
+LONGER_ROWS = Rows(range(ONE_KERNEL + 1, 2**14 + 1))
 LONGER_KERNELS: Kinds = {
     ("softmax", 2): (Rows(range(ONE_KERNEL + 1, 2**14)),),
-    ("softmax", 4): (Rows(range(ONE_KERNEL + 1, 2**14 + 1)),),
+    ("softmax", 4): (LONGER_ROWS,),
     ("log_softmax", 2): (Rows(range(ONE_KERNEL + 1, 2**14), least=0.6),),
-    ("log_softmax", 4): (Rows(range(ONE_KERNEL + 1, 2**14 + 1)),),
+    ("log_softmax", 4): (LONGER_ROWS,),
 }
 # And those that are none, of which it makes them of two values for each row; after a bias it does
 # without.
@@ -58,11 +60,10 @@ LONG_NARROW = Rows(range(1000, ONE_KERNEL + 1))
 SUMMED_NARROW = (Rows(range(16, ONE_KERNEL + 1, 8)), *ODD_NARROW, LONG_NARROW)
 PADDED_NARROW = Rows(range(1032, ONE_KERNEL + 1, 8), less=0.8)
 
-# Longer rows of those: that are one kernel of XLA's as it writes them, or several; and all.
+# Longer rows of those: that are one kernel of XLA's as it writes them, or several.
 ODD_LONGER_WIDENED = Rows(range(14_001, 2**14 + 1, 2))
 EVEN_LONGER_WIDENED = Rows(range(14_002, 2**14 + 1, 2))
 KEPT_LONGER_WIDENED = Rows(range(ONE_KERNEL + 1, 14_001))
-LONGER_WIDENED_ROWS = Rows(range(ONE_KERNEL + 1, 2**14 + 1))
 
 # Rows of 16 bits that are reduced across them.
 ACROSS = dict.fromkeys([(op, 2) for op in FORWARD], (Rows(range(16, ONE_KERNEL + 1)),))
@@ -249,13 +250,13 @@ RULE = Rule(
             ("log_softmax", 4): (
                 Rows(range(129, 600, 2)),
                 Rows(range(600, 2000)),
-                Rows(range(ONE_KERNEL + 1, 2**14 + 1), less=0.54),
+                LONGER_ROWS._replace(less=0.54),
                 LONGEST_ROWS,
             ),
             ("log_softmax", 2, 4): (*ODD_NARROW, PADDED_NARROW),
         },
         ("reduced", "pairs of products"): {
-            ("log_softmax", 4): (Rows(range(ONE_KERNEL + 1, 2**14 + 1)),),
+            ("log_softmax", 4): (LONGER_ROWS,),
         },
         ("reduced", "kernel"): {
             ("log_softmax", 2): (
@@ -265,12 +266,12 @@ RULE = Rule(
             ),
         },
         ("reduced", "xla"): {
-            ("softmax", 2): (Rows(range(ONE_KERNEL + 1, 2**14 + 1)),),
-            ("softmax", 4): (Rows(range(ONE_KERNEL + 1, 2**14 + 1)),),
-            ("log_softmax", 2): (Rows(range(ONE_KERNEL + 1, 2**14 + 1), least=0.6),),
-            ("log_softmax", 4): (Rows(range(ONE_KERNEL + 1, 2**14 + 1), least=0.54),),
+            ("softmax", 2): (LONGER_ROWS,),
+            ("softmax", 4): (LONGER_ROWS,),
+            ("log_softmax", 2): (LONGER_ROWS._replace(least=0.6),),
+            ("log_softmax", 4): (LONGER_ROWS._replace(least=0.54),),
             ("softmax", 2, 4): (EVEN_LONGER_WIDENED,),
-            ("log_softmax", 2, 4): (LONGER_WIDENED_ROWS._replace(least=0.6),),
+            ("log_softmax", 2, 4): (LONGER_ROWS._replace(least=0.6),),
         },
         ("elements", "xla"): {
             **{case: (*rows, *UNEVEN_LONGEST_ROWS) for case, rows in LONGER_KERNELS.items()},
@@ -283,13 +284,13 @@ RULE = Rule(
         },
         ("converted", "pairs"): PAIRS_OF_LONGEST_ROWS,
         ("weighed", "xla"): {
-            ("softmax", 2): (Rows(range(ONE_KERNEL + 1, 2**14 + 1)),),
+            ("softmax", 2): (LONGER_ROWS,),
             ("softmax", 4): (
-                Rows(range(ONE_KERNEL + 1, 2**14 + 1)),
+                LONGER_ROWS,
                 Rows(range(20_000, 2**31)),
             ),
-            ("log_softmax", 2): (Rows(range(ONE_KERNEL + 1, 2**14 + 1), least=0.6),),
-            ("log_softmax", 4): (Rows(range(ONE_KERNEL + 1, 2**14 + 1)),),
+            ("log_softmax", 2): (LONGER_ROWS._replace(least=0.6),),
+            ("log_softmax", 4): (LONGER_ROWS,),
             ("softmax", 2, 4): (EVEN_LONGER_WIDENED,),
             ("log_softmax", 2, 4): (
                 Rows(range(ONE_KERNEL + 1, 14_001), least=0.6),
@@ -310,7 +311,7 @@ RULE = Rule(
                 KEPT_NARROW,
                 *ODD_NARROW,
                 LONG_NARROW,
-                LONGER_WIDENED_ROWS,
+                LONGER_ROWS,
             ),
         },
         ("across", "xla"): {("log_softmax", 2, 4): (Rows(range(2**13, 2**13 + 1)),)},
@@ -319,11 +320,7 @@ RULE = Rule(
         },
         ("across", "kernel"): ACROSS,
     },
-    cached={
-        (op, size): (Rows(range(ONE_KERNEL + 1, 2**14 + (size == 4))),)
-        for op in FORWARD
-        for size in (2, 4)
-    },
+    cached=LONGER_KERNELS | {("log_softmax", 2): LONGER_KERNELS["softmax", 2]},
     cached_elements=2**22,
     fused_across={("softmax", 4): 2**7, ("log_softmax", 4): 2**8},
     masks_few={4: 2**22},

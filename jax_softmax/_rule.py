@@ -88,7 +88,7 @@ class Rows(NamedTuple):
 Kinds = dict[Any, tuple[Rows, ...]]  # by the op, and the bytes of an element
 
 
-def any_have(kinds: Kinds, case: tuple[Any, ...], columns: int) -> bool:
+def any_have(kinds: Kinds, case: Any, columns: int) -> bool:
     return any(rows.have(columns) for rows in kinds.get(case, ()))
 
 

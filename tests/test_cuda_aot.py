@@ -114,8 +114,8 @@ def test_short_rows_are_one_kernel_with_their_neighbours(case, programs):
     # Or our kernel multiplies and reduces float32 rows, which are weighed.
     by_kernel = (name, dtype) == ("log_softmax", "float32") and columns in (512, 640)
     # XLA of jaxlib 0.10 makes five kernels of rows that it pads so much.
-    padded = case == ("log_softmax", "bfloat16", 640)
-    assert made["forward"] == by_kernel and (made["kernels"] == 1 + by_kernel or padded)
+    kernels = {1, 5} if case == ("log_softmax", "bfloat16", 640) else {1 + by_kernel}
+    assert made["forward"] == by_kernel and made["kernels"] in kernels
     assert made["of jax.nn"] == made["batch invariant"] == 1
     # So is the backward pass, with the forward one, where it has neighbours that are fused with it.
     forward = case in FORWARD_TOO
